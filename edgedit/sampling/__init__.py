@@ -1,0 +1,1 @@
+"""Noise, schedules, solvers and guidance: numpy only, usable and testable without a model."""
