@@ -1,0 +1,41 @@
+"""How much storage is live at once while nodes run in a given order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from edgedit.graph.node import Node
+
+
+def peak_nbytes(nodes: Sequence[Node], order: Sequence[int], outputs: Iterable[int] = ()) -> int:
+    """Most bytes live at once. Storage lives from the node that owns it to the last reader of it or of a view of it.
+
+    Inputs and result of a node are live together. Outputs live to the end. A send tensor lives until its wait, which
+    reads it; a receive buffer belongs to its start node, of which the wait is a view.
+    """
+    owner = _owners(nodes)
+    end = len(order)
+    last_use = [0] * len(nodes)
+    for position, index in enumerate(order):
+        last_use[owner[index]] = position
+        for source in nodes[index].inputs:
+            last_use[owner[source]] = position
+    for index in outputs:
+        last_use[owner[index]] = end
+    freed_after = [0] * (end + 1)
+    for node in nodes:
+        freed_after[last_use[node.index]] += node.nbytes
+    live = peak = 0
+    for position, index in enumerate(order):
+        live += nodes[index].nbytes
+        peak = max(peak, live)
+        live -= freed_after[position]
+    return peak
+
+
+def _owners(nodes: Sequence[Node]) -> list[int]:
+    """Per node, the node whose storage it shows."""
+    owner: list[int] = []
+    for node in nodes:
+        owner.append(node.index if node.base is None else owner[node.base])
+    return owner

@@ -1,0 +1,160 @@
+"""The order in which a program's nodes run: sends early, waits late, independent compute inside the flights.
+
+Collectives start in program order on every rank, which alone makes the schedule free of deadlock. For the next one to
+start, in turn:
+
+1. Everything it needs that is not behind a wait runs, in program order. This often is compute inside the flights of
+   earlier collectives.
+2. If it needs collectives that are still in flight, other compute that depends on nothing in flight is placed before
+   the first of these waits. Of that compute only the part is considered that the nearest later collective needs (so
+   that nothing is dragged across the whole program), and of that part only the share that the flights ending now have
+   among all flights until that later collective starts, in bytes. The rest is left for those flights.
+3. The waits it needs follow, each as soon as nothing else is left to do, each freeing more of what step 1 runs.
+
+Nodes that no collective needs run after the last start, again before the waits that they do not need. A collective that
+nobody waits for is completed at the end.
+
+Every decision rests on program order, on the kind of each operation and on counts over all ranks, never on what one
+rank holds, so that ranks with uneven shards choose the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from edgedit.graph.collective import Collective
+from edgedit.graph.node import Node
+
+# FLOPs differ between ranks with uneven shards, so work is weighed by the kind of operation.
+_HEAVY_OPS = frozenset(
+    {
+        "mul_mat",
+        "mul_mat_id",
+        "out_prod",
+        "flash_attn_ext",
+        "im2col",
+        "conv_2d",
+        "conv_2d_dw",
+        "conv_3d",
+        "conv_transpose_2d",
+    }
+)
+_HEAVY_WORK, _LIGHT_WORK, _VIEW_WORK = 16, 1, 0
+
+
+def order_nodes(nodes: Sequence[Node], collectives: Sequence[Collective]) -> list[int]:
+    """Ids of all nodes in the order in which they run. The program must be valid."""
+    return _Ordering(nodes, collectives).run()
+
+
+class _Ordering:
+    """State of one pass. Collectives are known by their turn: their position among the starts of the program."""
+
+    def __init__(self, nodes: Sequence[Node], collectives: Sequence[Collective]) -> None:
+        self.nodes = nodes
+        self.turns = sorted(collectives, key=lambda collective: collective.start)
+        self.flight_nbytes = _flight_nbytes(self.turns)
+        self.gates = _gates(nodes, self.turns)
+        self.todo = _group_by_need(nodes, self.turns)  # turn -> nodes that it needs first, in program order
+        self.order: list[int] = []
+        self.arrived = 0  # bit set of the turns whose wait stands in the order
+
+    def run(self) -> list[int]:
+        for turn, collective in enumerate(self.turns):
+            self._run_ready(turn)
+            needed = self.gates[collective.start] & ~self.arrived
+            if needed:
+                self._fill_flights(turn, needed)
+                self._wait_for(needed, turn)
+        last = len(self.turns)
+        self._run_ready(last)
+        self._wait_for(((1 << last) - 1) & ~self.arrived, last)
+        assert len(self.order) == len(self.nodes), (
+            f"{len(self.order)} of {len(self.nodes)} nodes were ordered"
+        )
+        return self.order
+
+    def _run_ready(self, turn: int) -> None:
+        """Run what `turn` needs and no wait holds back, up to and including its start."""
+        held = []
+        for index in self.todo[turn]:
+            (held if self.gates[index] & ~self.arrived else self.order).append(index)
+        self.todo[turn] = held
+
+    def _wait_for(self, needed: int, turn: int) -> None:
+        for earlier in _bits(needed):
+            self.order.append(self.turns[earlier].wait)
+            self.arrived |= 1 << earlier
+            self._run_ready(turn)
+
+    def _fill_flights(self, turn: int, needed: int) -> None:
+        """Place compute that later turns need before the waits in `needed`, which `turn` is about to ask for."""
+        for later in range(turn + 1, len(self.todo)):
+            ready = [index for index in self.todo[later] if not self.gates[index] & ~self.arrived]
+            if ready:
+                break
+        else:
+            return
+        ending = sum(self.flight_nbytes[flight] for flight in _bits(needed))
+        remaining = sum(self.flight_nbytes[turn:later])
+        total = sum(map(self._work, ready))
+        share = ending / (ending + remaining) if ending else 0.0
+        taken: set[int] = set()
+        done = 0
+        for index in ready:
+            work = self._work(index)
+            if 2 * done + work > 2 * share * total:  # the nearest whole number of nodes
+                break
+            done += work
+            taken.add(index)
+        self.order.extend(index for index in ready if index in taken)
+        self.todo[later] = [index for index in self.todo[later] if index not in taken]
+
+    def _work(self, index: int) -> int:
+        node = self.nodes[index]
+        if node.base is not None:
+            return _VIEW_WORK
+        return _HEAVY_WORK if node.op in _HEAVY_OPS else _LIGHT_WORK
+
+
+def _flight_nbytes(turns: Sequence[Collective]) -> list[float]:
+    """Bytes per flight, equal on all ranks; all flights count the same if one of them does not know its bytes."""
+    nbytes = [collective.mean_nbytes_sent for collective in turns]
+    known = [value for value in nbytes if value is not None]
+    return known if len(known) == len(nbytes) else [1.0] * len(nbytes)
+
+
+def _gates(nodes: Sequence[Node], turns: Sequence[Collective]) -> list[int]:
+    """Per node, the bit set of the turns that must have arrived before it can run."""
+    own = {collective.wait: 1 << turn for turn, collective in enumerate(turns)}
+    gates: list[int] = []
+    for node in nodes:
+        gate = own.get(node.index, 0)
+        for source in node.inputs:
+            gate |= gates[source]
+        gates.append(gate)
+    return gates
+
+
+def _group_by_need(nodes: Sequence[Node], turns: Sequence[Collective]) -> list[list[int]]:
+    """Per turn, the nodes that this turn is the first to need, directly or not; last, those that no turn needs."""
+    first_need = [len(turns)] * len(nodes)
+    for turn, collective in enumerate(turns):
+        first_need[collective.start] = turn
+    for node in reversed(nodes):
+        for source in node.inputs:
+            first_need[source] = min(first_need[source], first_need[node.index])
+    waits = {collective.wait for collective in turns}
+    groups: list[list[int]] = [[] for _ in range(len(turns) + 1)]
+    for node in nodes:
+        if node.index not in waits:
+            groups[first_need[node.index]].append(node.index)
+    return groups
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits, ascending."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
