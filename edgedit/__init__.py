@@ -1,0 +1,28 @@
+"""edgedit: diffusion transformers on ggml, over one process or many."""
+
+from __future__ import annotations
+
+from edgedit._lazy import lazy_exports
+
+__version__ = "0.1.0"
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "AutoencoderKL": "edgedit.models.autoencoder_kl",
+        "CLIPTextModel": "edgedit.models.clip",
+        "CheckpointError": "edgedit.errors",
+        "CollectiveError": "edgedit.errors",
+        "EdgeditError": "edgedit.errors",
+        "FluxTransformer": "edgedit.models.flux",
+        "GgmlError": "edgedit.errors",
+        "GraphBuilder": "edgedit.graph.builder",
+        "ParallelConfig": "edgedit.config",
+        "ParallelContext": "edgedit.parallel.context",
+        "PeerLostError": "edgedit.errors",
+        "Pipeline": "edgedit.pipelines.pipeline",
+        "Result": "edgedit.pipelines.pipeline",
+        "T5EncoderModel": "edgedit.models.t5",
+        "plan": "edgedit.graph.planner",
+    },
+)

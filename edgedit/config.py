@@ -1,0 +1,199 @@
+"""What the user asks for in parallelism, checked before anything expensive happens."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from edgedit import launcher
+
+AXES = ("tp", "ulysses", "ring", "kv_gather", "cfg", "dp")
+
+BACKENDS = ("auto", "none", "local", "mpi", "shm", "nccl", "cuda-ipc")
+COMMS = ("auto", "graph-cut", "in-graph")
+OPS = ("auto", "fused", "generic")
+WIRE_DTYPES = ("auto", "f32", "f16", "bf16")
+# The words of the design that this version cannot do yet, and what it can.
+_BUILT = {"backend": ("none", "local", "mpi"), "comm": ("graph-cut",), "ops": ("generic",)}
+
+# What differs between the ranks of one launch; everything else has to agree.
+_OWN_FIELDS = ("rank", "local_rank", "local_world_size", "device")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """Degrees of every axis, how ranks talk, and which rank this is.
+
+    world size = cfg x dp x (ring or kv_gather) x ulysses x tp. The words `auto` of `backend`, `comm` and `ops` are
+    replaced by what they stand for on construction. Raises `ValueError` naming the values and what is legal.
+    """
+
+    backend: str = "auto"
+    cfg_degree: int = 1
+    dp_degree: int = 1
+    ring_degree: int = 1
+    ulysses_degree: int = 1
+    kv_gather_degree: int = 1
+    tp_degree: int = 1
+    vae_degree: int = 1  # overlay group: part of the same world, no factor of it
+    text_encoder_degree: int = 1  # overlay group
+    wire_dtype: str = "auto"  # auto never rounds more than one rank alone would
+    comm: str = "auto"
+    ops: str = "auto"
+    timeout_s: float = 60.0  # silence of a peer, not slowness
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    device: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_integers()
+        for field, legal in (("backend", BACKENDS), ("comm", COMMS), ("ops", OPS), ("wire_dtype", WIRE_DTYPES)):
+            _check_word(field, getattr(self, field), legal)
+        if not (isinstance(self.timeout_s, (int, float)) and 0 < self.timeout_s < math.inf):
+            raise ValueError(f"timeout_s is {self.timeout_s!r}; legal: a number of seconds above 0")
+        self._check_degrees()
+        self._resolve("backend", "mpi" if self.world_size > 1 else "none")
+        self._resolve("comm", "graph-cut")
+        self._resolve("ops", "generic")
+        if self.backend == "none" and self.world_size > 1:
+            raise ValueError(f"backend none serves one rank, but the launch has {self.world_size}; legal: auto, mpi")
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None, **options: Any) -> ParallelConfig:
+        """A config for the rank that the launcher made of this process (`env`: `os.environ` unless given).
+
+        `options` are the fields of the class; None means the default. Raises `ValueError` also for a launcher that
+        starts several processes without MPI.
+        """
+        env = os.environ if env is None else env
+        launch = launcher.detect(env)
+        if launch.world_size > 1 and not launch.starts_mpi:
+            raise ValueError(
+                f"{launch.name} started {launch.world_size} processes without MPI, so they cannot reach each other; "
+                f"launch with: mpirun -n {launch.world_size} edgedit ..."
+            )
+        place: dict[str, Any] = {
+            "rank": launch.rank,
+            "world_size": launch.world_size,
+            "local_rank": launch.local_rank,
+            "local_world_size": launch.local_world_size,
+            "device": launcher.device_index(launch.local_rank, env),
+        }
+        return cls(**{**place, **{name: value for name, value in options.items() if value is not None}})
+
+    @classmethod
+    def for_plan(cls, **options: Any) -> ParallelConfig:
+        """A config whose world is as large as its degrees need: to look at a layout without launching it."""
+        given = {name: value for name, value in options.items() if value is not None}
+        degrees = [given.get(f"{axis}_degree", 1) for axis in AXES]
+        world_size = math.prod(degree for degree in degrees if isinstance(degree, int) and degree > 0)
+        return cls(**{"world_size": world_size, "local_world_size": world_size, **given})
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Degree of every axis, fastest first: tp, ulysses, ring, kv_gather, cfg, dp."""
+        return {axis: getattr(self, f"{axis}_degree") for axis in AXES}
+
+    def shared_lines(self) -> list[str]:
+        """One line per setting that all ranks of a launch must share."""
+        return [f"{f.name} = {getattr(self, f.name)}" for f in fields(self) if f.name not in _OWN_FIELDS]
+
+    def _check_integers(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_degree"):
+                lowest = 1
+            elif field.name in ("world_size", "local_world_size"):
+                lowest = 1
+            elif field.name in ("rank", "local_rank", "device"):
+                lowest = 0
+            else:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
+                raise ValueError(f"{field.name} is {value!r}; legal: an integer of at least {lowest}")
+        for rank, size in (("rank", "world_size"), ("local_rank", "local_world_size")):
+            if getattr(self, rank) >= getattr(self, size):
+                raise ValueError(f"{rank} {getattr(self, rank)} is none of {size} {getattr(self, size)}")
+
+    def _check_degrees(self) -> None:
+        if self.ring_degree > 1 and self.kv_gather_degree > 1:
+            raise ValueError(
+                f"ring_degree {self.ring_degree} and kv_gather_degree {self.kv_gather_degree}: the two are "
+                "alternatives for one slot; set one of them to 1"
+            )
+        product = math.prod(self.axes.values())
+        if product != self.world_size:
+            if product == 1:
+                raise ValueError(
+                    f"{self.world_size} ranks were launched but no degrees are given, so they would all do the same; "
+                    f"choose: {degree_choices(self.world_size)}"
+                )
+            shown = " x ".join(f"{axis} {degree}" for axis, degree in reversed(self.axes.items()) if degree > 1)
+            raise ValueError(
+                f"{shown} = {product} ranks, but the world has {self.world_size}; launch with mpirun -n {product} "
+                f"edgedit ... or choose: {degree_choices(self.world_size)}"
+            )
+        for field in ("vae_degree", "text_encoder_degree"):
+            if getattr(self, field) > self.world_size:
+                raise ValueError(f"{field} {getattr(self, field)} is more than the world of {self.world_size} ranks")
+
+    def _resolve(self, field: str, auto: str) -> None:
+        if getattr(self, field) == "auto":
+            object.__setattr__(self, field, auto)
+
+
+def _check_word(field: str, value: str, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise ValueError(f"{field} is {value!r}; legal: {', '.join(legal)}")
+    built = _BUILT.get(field)
+    if built and value != "auto" and value not in built:
+        raise ValueError(f"{field} {value!r} is not built in this version; legal now: auto, {', '.join(built)}")
+
+
+def degree_choices(world_size: int) -> str:
+    """The flags that fill a world with the axes that models support today, e.g. "--cfg 2 --ulysses 2, --ulysses 4"."""
+    if world_size == 1:
+        return "no degree flags"
+    choices = [f"--ulysses {world_size}"]
+    if world_size == 2:
+        choices.insert(0, "--cfg 2")
+    elif world_size % 2 == 0:
+        choices.insert(0, f"--cfg 2 --ulysses {world_size // 2}")
+    return ", ".join(choices)
+
+
+def check_supported(config: ParallelConfig, supported_axes: Collection[str], model_name: str) -> None:
+    """Refuse, by name, a degree above 1 on an axis that a model does not use yet. Raises `ValueError`."""
+    degrees = {**config.axes, "vae": config.vae_degree, "text_encoder": config.text_encoder_degree}
+    for axis, degree in degrees.items():
+        if degree > 1 and axis not in supported_axes:
+            raise ValueError(
+                f"{axis}_degree {degree} is not supported yet by this model ({model_name}); "
+                f"supported axes: {', '.join(supported_axes) or 'none'}"
+            )
+
+
+def legal_ulysses_degrees(num_heads: int, config: ParallelConfig) -> range:
+    """Ulysses degrees that leave every rank a head of the `num_heads / tp` it can share; shares may be uneven."""
+    return range(1, max(1, num_heads // config.tp_degree) + 1)
+
+
+def check_heads(num_heads: int, config: ParallelConfig, model_name: str) -> None:
+    """Refuse more Ulysses ranks than (TP-local) heads. Raises `ValueError` with legal degrees and alternatives."""
+    legal = legal_ulysses_degrees(num_heads, config)
+    if config.ulysses_degree in legal:
+        return
+    largest, rest = legal[-1], config.world_size // config.ulysses_degree
+    alternatives = []
+    if rest == 1 and config.world_size % 2 == 0 and config.world_size // 2 <= largest:
+        alternatives.append(f"--cfg 2 --ulysses {config.world_size // 2} on the same {config.world_size} ranks")
+    alternatives.append(f"--ulysses {largest} on {largest * rest} ranks")
+    raise ValueError(
+        f"ulysses_degree {config.ulysses_degree} is more than the {largest} heads that {model_name} can share; "
+        f"legal degrees: 1 to {largest} (uneven shares are fine); alternatives: {', '.join(alternatives)}"
+    )

@@ -1,0 +1,27 @@
+"""Everything edgedit raises that is not the caller's input (that is `ValueError`) and not a bug of ours (`assert`)."""
+
+from __future__ import annotations
+
+
+class EdgeditError(RuntimeError):
+    """A backend, a collective or a file let a run down."""
+
+
+class CollectiveError(EdgeditError):
+    """A collective could not finish, or the ranks disagree about it. Closes the context."""
+
+
+class PeerLostError(CollectiveError):
+    """Another rank died, or failed and said so."""
+
+
+class CollectiveTimeout(CollectiveError):
+    """Another rank showed no sign of life for `timeout_s` seconds."""
+
+
+class CheckpointError(EdgeditError, ValueError):
+    """A checkpoint file is damaged, or does not hold what the model needs."""
+
+
+class GgmlError(EdgeditError):
+    """ggml reported a failure, or is not the build that edgedit relies on."""
