@@ -13,8 +13,9 @@ KINDS = ("all_to_all", "all_gather", "all_reduce", "broadcast", "ring_shift")
 class Collective:
     """One collective as rank `rank` of its group sees it. Counts are in elements, one per rank of the group.
 
-    The *start* node reads the send tensor (`inputs=(send,)`) and owns the receive storage; the *wait* node is a view of
-    start that also reads the send tensor (`inputs=(start, send)`, `base=start`), which keeps it alive until then.
+    The *start* node reads the send tensor (`inputs=(send,)`) and owns the receive storage; the *wait* node
+    is a view of start that also reads the send tensor (`inputs=(start, send)`, `base=start`), which keeps it
+    alive until then.
 
     Counts by kind:
       all_to_all  send_counts[p] go to p, recv_counts[p] come from p
@@ -23,9 +24,10 @@ class Collective:
       all_reduce  send_counts = recv_counts = the chunk that each rank sums; together the whole tensor
       broadcast   send_counts = recv_counts = the whole count, repeated; rank 0 is the root
 
-    total_count is the number of elements that all ranks contribute together. It is the same on every rank even where
-    shards are uneven, so it stands in the signature. An all_to_all cannot derive it from what one rank knows:
-    give it (for Ulysses: planes x batch x tokens x heads x head dim), or the signature goes without.
+    total_count is the number of elements that all ranks contribute together. It is the same on every rank
+    even where shards are uneven, so it stands in the signature. An all_to_all cannot derive it from what one
+    rank knows: give it (for Ulysses: planes x batch x tokens x heads x head dim), or the signature goes
+    without.
     """
 
     kind: str
@@ -61,13 +63,13 @@ class Collective:
         if self.kind == "broadcast":
             return self.send_counts[peer] if self.rank == 0 else 0
         if self.kind == "all_reduce":
-            # Each rank sums one chunk in rank order: the raw chunk goes out to its owner, the own sum goes to everybody.
+            # Each rank sums one chunk in rank order: raw chunks go to their owners, the own sum to everybody.
             return self.send_counts[peer] + self.send_counts[self.rank]
         return self.send_counts[peer]
 
     @property
     def global_count(self) -> int | None:
-        """Elements that all ranks contribute together, equal on all of them; None where a rank cannot know it."""
+        """Elements that all ranks contribute, equal on all of them; None where a rank cannot know it."""
         if self.total_count is not None:
             return self.total_count
         if self.kind == "all_gather":
@@ -80,7 +82,7 @@ class Collective:
 
     @property
     def mean_nbytes_sent(self) -> float | None:
-        """Payload per rank, averaged over the group, so equal on all of them; None where a rank cannot know it."""
+        """Bytes sent per rank on average, equal on all of them; None where a rank cannot know it."""
         if self.global_count is None:
             return None
         peers = self.size - 1
@@ -97,6 +99,6 @@ class Collective:
     @property
     def signature(self) -> str:
         """The line that all ranks of the group must agree on. Holds no position and no rank-local count."""
+        kind = f"{self.kind}({self.reduce_op})" if self.reduce_op else self.kind
         count = "?" if self.global_count is None else self.global_count
-        reduce_op = f" op={self.reduce_op}" if self.reduce_op else ""
-        return f"{self.kind} {self.name} axis={self.axis} size={self.size} dtype={self.dtype} count={count}{reduce_op}"
+        return f"{kind} {self.name} axis={self.axis} size={self.size} dtype={self.dtype} count={count}"

@@ -8,10 +8,11 @@ from edgedit.graph.node import Node
 
 
 def peak_nbytes(nodes: Sequence[Node], order: Sequence[int], outputs: Iterable[int] = ()) -> int:
-    """Most bytes live at once. Storage lives from the node that owns it to the last reader of it or of a view of it.
+    """Most bytes live at once.
 
-    Inputs and result of a node are live together. Outputs live to the end. A send tensor lives until its wait, which
-    reads it; a receive buffer belongs to its start node, of which the wait is a view.
+    Storage lives from the node that owns it to the last reader of it or of a view of it; inputs and result of
+    a node are live together; outputs live to the end. A send tensor lives until its wait, which reads it; a
+    receive buffer belongs to its start node, of which the wait is a view.
     """
     owner = _owners(nodes)
     end = len(order)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class Node:
     """One operation of a program. Its id is `index`, its position in program order.
 
-    Inputs are ids of earlier nodes; weights, constants and graph inputs are leaves, not nodes, and never appear.
-    A node is a value: no node writes into the storage of another, so data dependencies are the only dependencies.
+    Inputs are ids of earlier nodes; weights, constants and graph inputs are leaves, not nodes, and never
+    appear. A node is a value: no node writes into the storage of another, so what it reads is all that it
+    depends on.
 
     inputs      ids of the nodes it reads
     shape       numpy order

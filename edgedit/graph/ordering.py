@@ -1,21 +1,21 @@
 """The order in which a program's nodes run: sends early, waits late, independent compute inside the flights.
 
-Collectives start in program order on every rank, which alone makes the schedule free of deadlock. For the next one to
-start, in turn:
+Collectives start in program order on every rank; that alone makes a schedule free of deadlock. For the next
+one to start, in turn:
 
-1. Everything it needs that is not behind a wait runs, in program order. This often is compute inside the flights of
-   earlier collectives.
-2. If it needs collectives that are still in flight, other compute that depends on nothing in flight is placed before
-   the first of these waits. Of that compute only the part is considered that the nearest later collective needs (so
-   that nothing is dragged across the whole program), and of that part only the share that the flights ending now have
-   among all flights until that later collective starts, in bytes. The rest is left for those flights.
-3. The waits it needs follow, each as soon as nothing else is left to do, each freeing more of what step 1 runs.
+1. Everything it needs that is not behind a wait runs, in program order. Much of this is compute inside the
+   flights of earlier collectives.
+2. If it needs collectives that are still in flight, compute for later collectives that depends on nothing in
+   flight goes before the first of these waits: of what the nearest later collective needs (so that nothing is
+   dragged across the whole program) the share that the flights ending now have, in bytes, among all flights
+   until that collective starts. The rest is left for those flights.
+3. The waits it needs follow, each freeing more of what step 1 runs.
 
-Nodes that no collective needs run after the last start, again before the waits that they do not need. A collective that
-nobody waits for is completed at the end.
+Nodes that no collective needs run after the last start, before any wait that they do not depend on. A
+collective whose result nobody reads is completed at the end.
 
-Every decision rests on program order, on the kind of each operation and on counts over all ranks, never on what one
-rank holds, so that ranks with uneven shards choose the same order.
+Every decision rests on program order, on the kind of each operation and on counts over all ranks, never on
+what one rank holds, so that ranks with uneven shards choose the same order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def order_nodes(nodes: Sequence[Node], collectives: Sequence[Collective]) -> lis
 
 
 class _Ordering:
-    """State of one pass. Collectives are known by their turn: their position among the starts of the program."""
+    """State of one pass. A collective is known by its turn: its position among the program's starts."""
 
     def __init__(self, nodes: Sequence[Node], collectives: Sequence[Collective]) -> None:
         self.nodes = nodes
@@ -76,7 +76,7 @@ class _Ordering:
 
     def _run_ready(self, turn: int) -> None:
         """Run what `turn` needs and no wait holds back, up to and including its start."""
-        held = []
+        held: list[int] = []
         for index in self.todo[turn]:
             (held if self.gates[index] & ~self.arrived else self.order).append(index)
         self.todo[turn] = held
@@ -88,7 +88,7 @@ class _Ordering:
             self._run_ready(turn)
 
     def _fill_flights(self, turn: int, needed: int) -> None:
-        """Place compute that later turns need before the waits in `needed`, which `turn` is about to ask for."""
+        """Place compute of a later turn before the waits in `needed`, which `turn` is about to ask for."""
         for later in range(turn + 1, len(self.todo)):
             ready = [index for index in self.todo[later] if not self.gates[index] & ~self.arrived]
             if ready:
@@ -99,16 +99,17 @@ class _Ordering:
         remaining = sum(self.flight_nbytes[turn:later])
         total = sum(map(self._work, ready))
         share = ending / (ending + remaining) if ending else 0.0
-        taken: set[int] = set()
+        taken: list[int] = []
         done = 0
         for index in ready:
             work = self._work(index)
-            if 2 * done + work > 2 * share * total:  # the nearest whole number of nodes
+            if 2 * done + work > 2 * share * total:  # a node goes where more than half of it fits
                 break
             done += work
-            taken.add(index)
-        self.order.extend(index for index in ready if index in taken)
-        self.todo[later] = [index for index in self.todo[later] if index not in taken]
+            taken.append(index)
+        self.order += taken
+        left = set(self.todo[later]).difference(taken)
+        self.todo[later] = [index for index in self.todo[later] if index in left]
 
     def _work(self, index: int) -> int:
         node = self.nodes[index]
@@ -118,7 +119,7 @@ class _Ordering:
 
 
 def _flight_nbytes(turns: Sequence[Collective]) -> list[float]:
-    """Bytes per flight, equal on all ranks; all flights count the same if one of them does not know its bytes."""
+    """Bytes per flight, equal on all ranks; all flights count the same if one cannot know its bytes."""
     nbytes = [collective.mean_nbytes_sent for collective in turns]
     known = [value for value in nbytes if value is not None]
     return known if len(known) == len(nbytes) else [1.0] * len(nbytes)
@@ -137,7 +138,7 @@ def _gates(nodes: Sequence[Node], turns: Sequence[Collective]) -> list[int]:
 
 
 def _group_by_need(nodes: Sequence[Node], turns: Sequence[Collective]) -> list[list[int]]:
-    """Per turn, the nodes that this turn is the first to need, directly or not; last, those that no turn needs."""
+    """Per turn, the nodes that it is the first to need, directly or not; last, those that no turn needs."""
     first_need = [len(turns)] * len(nodes)
     for turn, collective in enumerate(turns):
         first_need[collective.start] = turn

@@ -48,18 +48,17 @@ def _cut(nodes: Sequence[Node], order: Sequence[int]) -> Iterator[Segment | Star
     num_segments = begin = 0
 
     def segment(end: int) -> Segment:
+        here = num_segments
         inside = order[begin:end]
-        segment_of.update((index, num_segments) for index in inside)
+        segment_of.update((index, here) for index in inside)
         sources = {source for index in inside for source in nodes[index].inputs}
         return Segment(
-            index=num_segments,
+            index=here,
             begin=begin,
             end=end,
             flops=sum(nodes[index].flops for index in inside),
             nbytes=sum(nodes[index].nbytes for index in inside),
-            reads=tuple(
-                sorted(source for source in sources if segment_of.get(source, num_segments) < num_segments)
-            ),
+            reads=tuple(sorted(source for source in sources if segment_of.get(source, here) < here)),
             receives=tuple(sorted({received[source] for source in sources if source in received})),
         )
 

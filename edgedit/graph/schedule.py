@@ -60,12 +60,12 @@ class Schedule:
     order        ids of all nodes, each once
     steps        segments, starts and waits in the order in which they run
     collectives  the program's collectives; steps name them by their position here
-    retained     send tensor -> (first start step, last wait step): it may not be freed or overwritten in between
+    retained     send tensor -> (first start step, last wait step): neither freed nor overwritten in between
     overlapped   per collective, the compute inside its flight
     signature    one line per collective, in the order of their starts; equal on all ranks of a group
     digest       SHA-256 of the signature, hexadecimal
-    peak_nbytes  most storage that is live at once, without leaves; ggml stays below where it computes in place and
-                 above where its allocator leaves holes
+    peak_nbytes  most storage live at once, without leaves; ggml needs less where it computes in place,
+                 more where its allocator leaves holes
     """
 
     order: tuple[int, ...]
@@ -100,8 +100,10 @@ class Schedule:
         )
 
     def signature_of(self, axis: str) -> tuple[str, ...]:
-        """The lines that the ranks of one group of `axis` compare. Groups of other ranks may differ in counts:
-        the two guidance branches may hold texts of different lengths."""
+        """The lines that the ranks of one group of `axis` compare.
+
+        Other groups of the same axis may differ: the two guidance branches may hold texts of unlike lengths.
+        """
         starts = [step.collective for step in self.steps if isinstance(step, Start)]
         return tuple(
             line for line, c in zip(self.signature, starts, strict=True) if self.collectives[c].axis == axis

@@ -41,9 +41,7 @@ def _check_nodes(nodes: Sequence[Node], num_collectives: int) -> None:
             raise EdgeditError(f"{where} has id {node.index}; ids are positions in program order")
         for source in node.inputs if node.base is None else (*node.inputs, node.base):
             if not 0 <= source < len(nodes):
-                raise EdgeditError(
-                    f"{where} reads node {source}, which does not exist; there are {len(nodes)} nodes"
-                )
+                raise EdgeditError(f"{where} reads node {source}; there are only {len(nodes)} nodes")
             if source >= position:
                 raise EdgeditError(
                     f"{where} reads node {source} {nodes[source].name!r}, which does not come before it: "
@@ -94,9 +92,9 @@ def _check_ends(nodes: Sequence[Node], position: int, collective: Collective) ->
         raise EdgeditError(f"{where} waits at node {wait}, before it starts at node {start}")
     for op, index, inputs in (("start", start, (send,)), ("wait", wait, (start, send))):
         node = nodes[index]
-        if node.op != op or node.collective != position or node.inputs != inputs:
+        if node.op != op or node.collective != position or not set(inputs) <= set(node.inputs):
             raise EdgeditError(
-                f"{where} needs node {index} to be its {op} with inputs {inputs}; "
+                f"{where} needs node {index} to be its {op} and to read nodes {inputs}; "
                 f"it is {node.op!r} of collective {node.collective} with inputs {node.inputs}"
             )
     if nodes[wait].base != start:
@@ -114,10 +112,10 @@ def _check_counts(nodes: Sequence[Node], collective: Collective) -> None:
     sent = own if repeated else sum(collective.send_counts)
     received = own if collective.kind == "broadcast" else sum(collective.recv_counts)
     for role, index, count in (("send", collective.send, sent), ("receive", collective.start, received)):
-        shape = nodes[index].shape
-        # A rank that owns no token still has a tensor of one element, so the tensor may be larger than its counts.
-        if count > prod(shape):
+        elements = prod(nodes[index].shape)
+        # A rank that owns no token still has a tensor of one element: it may be larger than its counts.
+        if count > elements:
             raise EdgeditError(
-                f"{where} {role}s {count} elements, but its {role} tensor {nodes[index].name!r} of shape {shape} "
-                f"has {prod(shape)}"
+                f"{where} {role}s {count} elements, but its {role} tensor {nodes[index].name!r} "
+                f"of shape {nodes[index].shape} has {elements}"
             )
