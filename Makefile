@@ -1,0 +1,105 @@
+# Everything here works on a fresh clone: each target makes the virtual environment it needs.
+#   make demo | test | parity | lint | typecheck | check-long | clean | help
+# PYTHON chooses the interpreter (3.10 or later), VENV the place of the environment.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+OUTPUT ?= apple.png
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+STAMPS := $(VENV)/.stamps
+NATIVE_SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
+CTEST_BUILD := build/ctest
+# Arguments of pytest, for example PYTEST_ARGS="-k planner".
+PYTEST_ARGS ?=
+# Where pip finds a CPU build of PyTorch, when its default index would bring a CUDA one.
+TORCH_PIP_ARGS ?=
+
+# ggml keeps its fast F32/F16/BF16 matrix products behind this flag. Only a build from source has it,
+# and pip's cache of built wheels does not tell builds apart, so the cache is left out.
+GGML_VERSION := 0.0.45
+GGML_CMAKE_ARGS := -DGGML_LLAMAFILE=ON
+
+# Ranks share the cores: threads that wait must not spin.
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: demo test ctest pytest parity lint typecheck check-long clean help
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo       draw a red apple on two processes with the embedded model"
+	@echo "make test       C++ tests and Python tests, without PyTorch"
+	@echo "make parity     the comparison with diffusers and transformers (installs PyTorch for the CPU)"
+	@echo "make lint       ruff"
+	@echo "make typecheck  mypy"
+	@echo "make check-long all of the above, the slow tests included"
+	@echo "make clean      remove build output (the environment $(VENV) stays)"
+
+demo: $(STAMPS)/edgedit
+	@$(BIN)/mpiexec -n 2 $(BIN)/edgedit generate -p "a red apple" --ulysses 2 --seed 0 -o $(OUTPUT)
+	@echo "The picture: $(abspath $(OUTPUT))"
+
+test: ctest pytest
+
+ctest: $(STAMPS)/tools
+	@PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B $(CTEST_BUILD) -G Ninja -DEDGEDIT_BUILD_MODULE=OFF -DEDGEDIT_BUILD_TESTS=ON > /dev/null
+	@PATH="$(abspath $(BIN)):$$PATH" cmake --build $(CTEST_BUILD) -j $(JOBS)
+	@PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir $(CTEST_BUILD) --output-on-failure
+
+pytest: $(STAMPS)/test
+	$(BIN)/python -m pytest --ignore=tests/parity -m "not slow" $(PYTEST_ARGS)
+
+parity: $(STAMPS)/parity
+	$(BIN)/python -m pytest tests/parity $(PYTEST_ARGS)
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --diff . > /dev/null || echo "ruff format would change files (not an error)"
+
+typecheck: $(STAMPS)/dev
+	$(BIN)/mypy
+
+check-long: ctest $(STAMPS)/parity lint typecheck
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find edgedit tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2> /dev/null || true
+
+# ---- the environment: one stamp a step, each redone only when what it rests on changes ----
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "edgedit needs Python 3.10 or later, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/ggml: $(STAMPS)/venv
+	@echo "Building ggml with $(GGML_CMAKE_ARGS): a few minutes, once."
+	CMAKE_ARGS="$(GGML_CMAKE_ARGS)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
+		$(PIP) install -q --no-cache-dir --force-reinstall --no-deps --no-binary ggml-python "ggml-python==$(GGML_VERSION)"
+	$(PIP) install -q "ggml-python==$(GGML_VERSION)"
+	@$(BIN)/python -c 'import sys, ggml; sys.exit(not ggml.ggml_cpu_has_llamafile() and "ggml was built without LLAMAFILE")'
+	@touch $@
+
+$(STAMPS)/tools: $(STAMPS)/venv
+	$(PIP) install -q "cmake>=3.18" ninja "scikit-build-core>=0.10" "pybind11>=2.13"
+	@touch $@
+
+$(STAMPS)/edgedit: $(STAMPS)/ggml $(STAMPS)/tools $(NATIVE_SOURCES)
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install -q --no-build-isolation -e ".[mpi]"
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/edgedit
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install -q --no-build-isolation -e ".[mpi,test]"
+	@touch $@
+
+$(STAMPS)/parity: $(STAMPS)/test
+	$(PIP) install -q $(TORCH_PIP_ARGS) "torch==2.13.0"
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install -q --no-build-isolation -e ".[mpi,test,parity]"
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/test
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install -q --no-build-isolation -e ".[mpi,test,dev]"
+	@touch $@
