@@ -1,34 +1,22 @@
-"""Graphs: built with ggml, cut at collectives by a pure planner, run segment by segment.
-
-Attributes load on first use, so the planner imports without ggml, MPI or numpy.
-"""
+"""Graphs: built with ggml, cut at collectives by a pure planner, run segment by segment."""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from edgedit._lazy import lazy_exports
 
-_HOME = {
-    "Node": "node",
-    "Collective": "collective",
-    "GraphDescription": "description",
-    "Schedule": "schedule",
-    "Segment": "schedule",
-    "Start": "schedule",
-    "Wait": "schedule",
-    "first_difference": "schedule",
-    "plan": "planner",
-    "GraphBuilder": "builder",
-    "Executor": "executor",
-}
-__all__ = list(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "Collective": "edgedit.graph.collective",
+        "Executor": "edgedit.graph.executor",
+        "GraphBuilder": "edgedit.graph.builder",
+        "GraphDescription": "edgedit.graph.description",
+        "Node": "edgedit.graph.node",
+        "Schedule": "edgedit.graph.schedule",
+        "Segment": "edgedit.graph.schedule",
+        "Start": "edgedit.graph.schedule",
+        "Wait": "edgedit.graph.schedule",
+        "first_difference": "edgedit.graph.schedule",
+        "plan": "edgedit.graph.planner",
+    },
+)

@@ -6,9 +6,10 @@ one to start, in turn:
 1. Everything it needs that is not behind a wait runs, in program order. Much of this is compute inside the
    flights of earlier collectives.
 2. If it needs collectives that are still in flight, compute for later collectives that depends on nothing in
-   flight goes before the first of these waits: of what the nearest later collective needs (so that nothing is
-   dragged across the whole program) the share that the flights ending now have, in bytes, among all flights
-   until that collective starts. The rest is left for those flights.
+   flight goes before the first of these waits. Only what the nearest later collective needs is considered, so
+   that nothing is dragged across the whole program. Together with the compute that these flights already
+   hold, they get the share of it that their bytes have among all flights until that collective starts; the
+   rest is left for the others.
 3. The waits it needs follow, each freeing more of what step 1 runs.
 
 Nodes that no collective needs run after the last start, before any wait that they do not depend on. A
@@ -58,6 +59,7 @@ class _Ordering:
         self.todo = _group_by_need(nodes, self.turns)  # turn -> nodes that it needs first, in program order
         self.order: list[int] = []
         self.arrived = 0  # bit set of the turns whose wait stands in the order
+        self.departure: list[int] = []  # turn -> position in the order at which its flight begins
 
     def run(self) -> list[int]:
         for turn, collective in enumerate(self.turns):
@@ -66,6 +68,7 @@ class _Ordering:
             if needed:
                 self._fill_flights(turn, needed)
                 self._wait_for(needed, turn)
+            self.departure.append(len(self.order))
         last = len(self.turns)
         self._run_ready(last)
         self._wait_for(((1 << last) - 1) & ~self.arrived, last)
@@ -97,13 +100,15 @@ class _Ordering:
             return
         ending = sum(self.flight_nbytes[flight] for flight in _bits(needed))
         remaining = sum(self.flight_nbytes[turn:later])
-        total = sum(map(self._work, ready))
         share = ending / (ending + remaining) if ending else 0.0
+        inside = self.order[max(self.departure[flight] for flight in _bits(needed)) :]
+        held = sum(map(self._work, inside))
+        quota = share * (held + sum(map(self._work, ready))) - held
         taken: list[int] = []
         done = 0
         for index in ready:
             work = self._work(index)
-            if 2 * done + work > 2 * share * total:  # a node goes where more than half of it fits
+            if done + work / 2 > quota:  # a node goes where more than half of it fits
                 break
             done += work
             taken.append(index)
