@@ -14,7 +14,9 @@ NATIVE_SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
 CTEST_BUILD := build/ctest
 # Arguments of pytest, for example PYTEST_ARGS="-k planner".
 PYTEST_ARGS ?=
-# Where pip finds a CPU build of PyTorch, when its default index would bring a CUDA one.
+# The CPU build of PyTorch by its full name, so that a default index never brings a CUDA one instead;
+# TORCH_PIP_ARGS tells pip where it is, if not on an index that pip knows.
+TORCH ?= torch==2.13.0+cpu
 TORCH_PIP_ARGS ?=
 
 # ggml keeps its fast F32/F16/BF16 matrix products behind this flag. Only a build from source has it,
@@ -56,7 +58,6 @@ parity: $(STAMPS)/parity
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check --diff . > /dev/null || echo "ruff format would change files (not an error)"
 
 typecheck: $(STAMPS)/dev
 	$(BIN)/mypy
@@ -96,7 +97,8 @@ $(STAMPS)/test: $(STAMPS)/edgedit
 	@touch $@
 
 $(STAMPS)/parity: $(STAMPS)/test
-	$(PIP) install -q $(TORCH_PIP_ARGS) "torch==2.13.0"
+	$(PIP) install -q $(TORCH_PIP_ARGS) "$(TORCH)" || \
+		{ echo "No $(TORCH) found: set TORCH_PIP_ARGS (say, --index-url of PyTorch's CPU builds), or TORCH." >&2; exit 1; }
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install -q --no-build-isolation -e ".[mpi,test,parity]"
 	@touch $@
 
