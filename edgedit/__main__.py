@@ -1,0 +1,7 @@
+"""``python -m edgedit``."""
+
+import sys
+
+from edgedit.cli import main
+
+sys.exit(main())

@@ -1,0 +1,206 @@
+"""``edgedit generate``: draw pictures from prompts, on one rank or under mpirun."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgedit import embedded
+from edgedit.commands import output
+from edgedit.commands.options import DTYPES, add_parallel_arguments, parallel_options
+from edgedit.config import ParallelConfig
+from edgedit.pipelines.request import Request
+from edgedit.pipelines.settings import EMBEDDED, read_settings
+
+if TYPE_CHECKING:
+    from edgedit.parallel.context import ParallelContext
+    from edgedit.pipelines.pipeline import Pipeline, Result
+
+_FILLERS = frozenset(["a", "an", "and", "in", "no", "of", "on", "out", "the", "up", "with"])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-p", "--prompt", action="append", metavar="TEXT", help="what to draw; again for another picture")
+    add(
+        "--negative-prompt",
+        action="append",
+        metavar="TEXT",
+        help="what not to draw; one for all or one a prompt",
+    )
+    add("--model", default=EMBEDDED, help="a directory in diffusers layout (default: the embedded model)")
+    add("--steps", type=int, default=28, metavar="N", help="denoising steps (default: %(default)s)")
+    add("-s", "--seed", type=int, metavar="N", help="seed of the noise (default: drawn and printed)")
+    add("--width", type=int, metavar="PX", help="default: the model's own size")
+    add("--height", type=int, metavar="PX", help="default: the model's own size")
+    add("--guidance-scale", type=float, default=3.5, metavar="X", help="guidance input of distilled models")
+    add("--true-cfg-scale", type=float, default=1.0, metavar="X",
+        help="above 1 and with a negative prompt: classifier-free guidance")  # fmt: skip
+    add("--num-images", type=int, default=1, metavar="N", help="pictures per prompt")
+    add("--max-sequence-length", type=int, metavar="N", help="text tokens (default: the tokenizer's limit)")
+    add("-o", "--output", type=Path, default=Path("edgedit.png"), metavar="FILE",
+        help="picture file; several pictures become FILE-0, FILE-1, ... (default: %(default)s)")  # fmt: skip
+    add("--latents-out", type=Path, metavar="FILE.npy", help="also save the final latents [B, C, h, w]")
+    add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
+    add("--threads", type=int, metavar="N", help="default: cores of this host divided by the ranks on it")
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    add("--quiet", action="store_true", help="print nothing but errors (and the JSON object)")
+    add("--list-prompts", action="store_true", help="show what the embedded model was taught, and stop")
+    add_parallel_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.list_prompts:
+        print("\n".join(embedded.prompts()))
+        return 0
+    if not args.prompt:
+        raise ValueError("no prompt; give one with -p TEXT")
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"--threads is {args.threads}; at least 1 is needed")
+
+    settings = read_settings(args.model)
+    options, chosen = parallel_options(args, settings.num_heads)
+    config = ParallelConfig.from_env(**options)
+    settings.check_parallel(config)
+    request = settings.request(
+        args.prompt,
+        args.negative_prompt,
+        num_inference_steps=args.steps,
+        guidance_scale=args.guidance_scale,
+        true_cfg_scale=args.true_cfg_scale,
+        height=args.height,
+        width=args.width,
+        num_images_per_prompt=args.num_images,
+        max_sequence_length=args.max_sequence_length,
+        seed=args.seed,
+    )
+    pictures = output.picture_paths(args.output, request.batch)
+    if args.latents_out is not None and args.latents_out.suffix != ".npy":
+        raise ValueError(f"--latents-out {str(args.latents_out)!r}: the name must end in .npy")
+    notes = [chosen] if chosen else []
+    notes += _request_notes(args, request)
+
+    from edgedit.parallel.context import ParallelContext
+    from edgedit.pipelines.pipeline import Pipeline
+
+    with ParallelContext(config) as context:
+        _check_outputs(context, [*pictures, *([args.latents_out] if args.latents_out else [])])
+        voice = _Voice(context.rank == 0, args.quiet, args.json)
+        for note in notes:
+            voice.note(note)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: voice.note(str(message))
+            pipeline = Pipeline.from_pretrained(
+                args.model, args.dtype, args.threads, context, progress=not args.quiet
+            )
+            result = pipeline.run(request)
+        for note in result.notes:
+            voice.note(note)
+        if context.rank == 0:
+            _write(args, request, result, pictures)
+            voice.say(f"seed {result.seed}")
+            for path in pictures:
+                voice.say(str(path))
+            if args.json:
+                print(json.dumps(_report(args, pipeline, result, pictures)))
+        context.note(phase="writing")
+        context.group("world").barrier()
+    return 0
+
+
+class _Voice:
+    """Text of world rank 0: results on stdout, notes on stderr."""
+
+    def __init__(self, first: bool, quiet: bool, as_json: bool) -> None:
+        self.notes = first and not quiet
+        self.results = self.notes and not as_json
+
+    def note(self, text: str) -> None:
+        if self.notes:
+            print(f"edgedit: {text}", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        if self.results:
+            print(text, flush=True)
+
+
+def _request_notes(args: argparse.Namespace, request: Request) -> list[str]:
+    """What the user may not expect of this request."""
+    notes = []
+    if args.true_cfg_scale > 1 and args.negative_prompt is None:
+        notes.append(f"--true-cfg-scale {args.true_cfg_scale:g} has no effect without --negative-prompt")
+    if args.true_cfg_scale <= 1 and args.negative_prompt is not None:
+        notes.append("--negative-prompt has no effect unless --true-cfg-scale is above 1")
+    if args.model == EMBEDDED:
+        known = {word for taught in embedded.prompts() for word in taught.split()} - _FILLERS
+        for prompt in request.prompts:
+            if known.isdisjoint(re.findall(r"[a-z0-9]+", prompt.lower())):
+                notes.append(f"the embedded model was taught no word of {prompt!r}; see --list-prompts")
+    return notes
+
+
+def _check_outputs(context: ParallelContext, paths: list[Path]) -> None:
+    """World rank 0 writes, so its word on the output directories counts for all."""
+    problem = None
+    if context.rank == 0:
+        try:
+            output.check_writable(paths)
+        except ValueError as error:
+            problem = str(error)
+    problem = context.broadcast_object(problem)
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def _write(args: argparse.Namespace, request: Request, result: Result, pictures: list[Path]) -> None:
+    assert result.images is not None, "world rank 0 holds the pictures"
+    writers = {}
+    for index, (path, image) in enumerate(zip(pictures, result.images, strict=True)):
+        parameters = _parameters(args, request, result.seed, index)
+        writers[path] = output.picture_writer(image, path, parameters)
+    if args.latents_out is not None:
+        writers[args.latents_out] = output.array_writer(result.latents)
+    output.write_files(writers)
+
+
+def _parameters(args: argparse.Namespace, request: Request, seed: int, index: int) -> dict[str, Any]:
+    """What is needed to draw picture ``index`` again."""
+    prompt = index // request.num_images_per_prompt
+    return {
+        "prompt": request.prompts[prompt],
+        "negative_prompt": request.negative_prompts[prompt] if request.negative_prompts else None,
+        "steps": request.num_inference_steps,
+        "seed": seed,
+        "picture": f"{index + 1} of {request.batch}",
+        "size": f"{request.width}x{request.height}",
+        "guidance_scale": request.guidance_scale,
+        "true_cfg_scale": request.true_cfg_scale,
+        "max_sequence_length": request.max_sequence_length,
+        "model": args.model,
+        "dtype": args.dtype,
+    }
+
+
+def _report(
+    args: argparse.Namespace, pipeline: Pipeline, result: Result, pictures: list[Path]
+) -> dict[str, Any]:
+    config = pipeline.context.config
+    return {
+        "seed": result.seed,
+        "world_size": config.world_size,
+        "axes": config.axes,
+        "backend": config.backend,
+        "comm": config.comm,
+        "ops": config.ops,
+        "dtype": args.dtype,
+        "wire_dtype": config.wire_dtype,
+        "schedule_digest": result.schedule_digest,
+        "bytes_sent": result.bytes_sent,
+        "timings": {name: round(seconds, 6) for name, seconds in result.timings.items()},
+        "outputs": [str(path) for path in pictures],
+    }

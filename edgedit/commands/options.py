@@ -1,0 +1,69 @@
+"""Options that several commands share: the layout over ranks and how they talk."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from edgedit import config
+
+DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
+
+
+def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
+    """The degrees, the backend and the words for how collectives run."""
+    group = parser.add_argument_group(
+        "ranks",
+        "world size = cfg x dp x (ring or kv-gather) x ulysses x tp; launch with mpirun -n WORLD_SIZE",
+    )
+    helps = {
+        "cfg": "guidance branches on different ranks",
+        "ulysses": "tokens over ranks, heads during attention",
+        "dp": "pictures over ranks",
+        "ring": "tokens over ranks, keys and values passed round",
+        "kv-gather": "tokens over ranks, keys and values gathered",
+        "tp": "weights over ranks",
+    }
+    for flag, text in helps.items():
+        group.add_argument(f"--{flag}", type=int, default=1, metavar="N", help=text)
+    group.add_argument("--sp", type=int, metavar="N", help="tokens over N ranks, the way chosen for you")
+    group.add_argument("--backend", default="auto", help=f"how ranks talk: {', '.join(config.BACKENDS)}")
+    group.add_argument("--comm", default="auto", help=f"who runs collectives: {', '.join(config.COMMS)}")
+    group.add_argument("--ops", default="auto", help=f"nodes that move layouts: {', '.join(config.OPS)}")
+    group.add_argument(
+        "--wire-dtype",
+        default="auto",
+        help=f"type of activations on the wire: {', '.join(config.WIRE_DTYPES)}",
+    )
+    group.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds of silence after which a rank is lost",
+    )
+
+
+def parallel_options(args: argparse.Namespace, num_heads: int) -> tuple[dict[str, Any], str | None]:
+    """Options for ``ParallelConfig``, and what ``--sp`` chose, if it was given.
+
+    ValueError where ``--sp`` contradicts a degree or fits no way of sharing ``num_heads`` heads.
+    """
+    degrees = {f"{axis}_degree": getattr(args, axis) for axis in config.AXES}
+    chosen = None
+    if args.sp is not None:
+        degrees["ulysses_degree"], chosen = _sequence_parallel(args, num_heads)
+    words = {name: getattr(args, name) for name in ("backend", "comm", "ops", "wire_dtype")}
+    return {**degrees, **words, "timeout_s": args.timeout}, chosen
+
+
+def _sequence_parallel(args: argparse.Namespace, num_heads: int) -> tuple[int, str]:
+    given = [axis for axis in ("ulysses", "ring", "kv_gather") if getattr(args, axis) != 1]
+    if given:
+        flags = ", ".join(f"--{axis.replace('_', '-')}" for axis in given)
+        raise ValueError(f"--sp {args.sp} chooses the way of sharing the sequence, but {flags} is given too")
+    if not 1 <= args.sp <= num_heads:
+        raise ValueError(
+            f"--sp {args.sp}: only ulysses is available, which takes 1 to {num_heads} ranks here"
+        )
+    return args.sp, f"--sp {args.sp}: ulysses {args.sp}"

@@ -1,0 +1,56 @@
+"""What this host offers a rank: cores, and how many threads it should take of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
+_CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its CPU affinity, capped by the cgroup's quota; at least 1."""
+    cores = len(_affinity(0)) or os.cpu_count() or 1
+    quota = _cgroup_cores()
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def default_threads(local_world_size: int) -> int:
+    """Compute threads for one of ``local_world_size`` ranks on this host: its share of the cores, at least 1.
+
+    Where the launcher bound each rank to cores of its own, those are the share.
+    """
+    cores = usable_cores()
+    launchers = _affinity(os.getppid())
+    bound = bool(launchers) and _affinity(0) < launchers
+    return cores if bound else max(1, cores // local_world_size)
+
+
+def rest_waiting_threads(env: MutableMapping[str, str]) -> None:
+    """Make OpenMP's waiting threads give up their core: ranks that share cores would starve each other.
+
+    Has an effect only before ggml is loaded. A value that the user set is kept.
+    """
+    env.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def _affinity(pid: int) -> set[int]:
+    """Cores that a process (0: this one) may run on; empty where the system does not tell."""
+    try:
+        return os.sched_getaffinity(pid)
+    except (AttributeError, OSError):
+        return set()
+
+
+def _cgroup_cores() -> float | None:
+    try:
+        if _CGROUP_V2.exists():
+            quota, period = _CGROUP_V2.read_text().split()
+        else:
+            quota = (_CGROUP_V1 / "cpu.cfs_quota_us").read_text().strip()
+            period = (_CGROUP_V1 / "cpu.cfs_period_us").read_text().strip()
+        return None if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None

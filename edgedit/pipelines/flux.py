@@ -1,0 +1,283 @@
+"""FLUX.1: CLIP and T5 read the prompt, a rectified-flow transformer denoises, a VAE paints.
+
+The mathematics is that of ``FluxPipeline`` in diffusers. Ranks share the transformer's work; text encoders
+and solver run on every rank alike, the VAE on world rank 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgedit.errors import EdgeditError
+from edgedit.models.autoencoder_kl import AutoencoderKL
+from edgedit.models.clip import CLIPTextModel
+from edgedit.models.flux import FluxTransformer
+from edgedit.models.t5 import T5EncoderModel
+from edgedit.models.tokenizers import Tokenizer
+from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.context import ParallelContext
+from edgedit.pipelines.branches import Branches, idle_cfg_ranks
+from edgedit.pipelines.flux_settings import AXES, FluxSettings
+from edgedit.pipelines.images import to_pil
+from edgedit.pipelines.latents import image_ids, patchify, unpatchify
+from edgedit.pipelines.pipeline import Pipeline, Result
+from edgedit.pipelines.progress import Progress
+from edgedit.pipelines.request import Request
+from edgedit.sampling.guidance import combine
+from edgedit.sampling.noise import randn
+from edgedit.sampling.solvers import euler_step
+
+Callback = Callable[[int, int, np.ndarray], None]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The encoded prompts of one branch: sequence [B, T, C], pooled [B, P]."""
+
+    sequence: np.ndarray
+    pooled: np.ndarray
+
+
+class FluxPipeline(Pipeline):
+    """Draws pictures with a FLUX.1 model; made by ``Pipeline.from_pretrained``."""
+
+    def __init__(
+        self,
+        settings: FluxSettings,
+        context: ParallelContext,
+        progress: Progress,
+        tokenizer: Tokenizer,
+        tokenizer_2: Tokenizer,
+        text_encoder: CLIPTextModel,
+        text_encoder_2: T5EncoderModel,
+        transformer: FluxTransformer,
+        vae: AutoencoderKL | None,
+    ) -> None:
+        self.settings: FluxSettings = settings
+        self.context = context
+        self.progress = progress
+        self.tokenizer, self.tokenizer_2 = tokenizer, tokenizer_2
+        self.text_encoder, self.text_encoder_2 = text_encoder, text_encoder_2
+        self.transformer = transformer
+        self.vae = vae  # on world rank 0 only
+
+    @classmethod
+    def load(
+        cls,
+        settings: FluxSettings,
+        compute_dtype: str,
+        threads: int | None,
+        context: ParallelContext,
+        progress: Progress,
+    ) -> FluxPipeline:
+        context.note(phase="loading weights")
+        classes: dict[str, Any] = {
+            "text_encoder": CLIPTextModel,
+            "text_encoder_2": T5EncoderModel,
+            "transformer": FluxTransformer,
+            "vae": AutoencoderKL,
+        }
+        if context.rank != 0:
+            del classes["vae"]
+        models: dict[str, Any] = {"vae": None}
+        for component, model in progress.over(classes.items(), "weights", len(classes)):
+            models[component] = model.from_pretrained(
+                settings.directory / component,
+                compute_dtype=compute_dtype,
+                threads=threads,
+                parallel=context if component == "transformer" else None,
+            )
+        tokenizers = (Tokenizer.from_dir(settings.directory / name) for name in ("tokenizer", "tokenizer_2"))
+        return cls(settings, context, progress, *tokenizers, **models)
+
+    def __call__(
+        self,
+        prompt: str | Sequence[str],
+        negative_prompt: str | Sequence[str] | None = None,
+        *,
+        num_inference_steps: int = 28,
+        guidance_scale: float = 3.5,
+        true_cfg_scale: float = 1.0,
+        height: int | None = None,
+        width: int | None = None,
+        num_images_per_prompt: int = 1,
+        max_sequence_length: int | None = None,
+        seed: int | None = None,
+        latents: np.ndarray | None = None,
+        callback: Callback | None = None,
+    ) -> Result:
+        """Draw ``num_images_per_prompt`` pictures of each prompt.
+
+        Args:
+            prompt, negative_prompt: texts; one negative prompt serves all prompts.
+            num_inference_steps: denoising steps.
+            guidance_scale: the guidance input of guidance-distilled models; others ignore it.
+            true_cfg_scale: above 1 and with a negative prompt, two branches guide each other.
+            height, width: in pixels; default: the size the model was made for.
+            max_sequence_length: text tokens for T5; default: its tokenizer's limit, at most 512.
+            seed: of the starting noise; None draws one, the same on all ranks.
+            latents: starting noise [B, C, h, w] instead of a drawn one.
+            callback: called on every rank after each step with (step, num_inference_steps, latents).
+
+        Raises:
+            ValueError: an argument that cannot work, before anything runs.
+            EdgeditError: ranks that disagree or fail, or a picture that is not finite or constant.
+        """
+        request = self.settings.request(
+            prompt,
+            negative_prompt,
+            num_inference_steps=num_inference_steps,
+            guidance_scale=guidance_scale,
+            true_cfg_scale=true_cfg_scale,
+            height=height,
+            width=width,
+            num_images_per_prompt=num_images_per_prompt,
+            max_sequence_length=max_sequence_length,
+            seed=seed,
+            latents=latents,
+        )
+        return self.run(request, callback)
+
+    def run(self, request: Request, callback: Callback | None = None) -> Result:
+        """As a call, for a request that ``settings.request`` has checked."""
+        request = self._agreed(request)
+        branches = Branches(self.context, len(request.branches))
+        start = time.perf_counter()
+        texts = {branch: self._encode(request, request.branches[branch]) for branch in branches.own}
+        encoded = time.perf_counter()
+        sent_before = self._bytes_sent()
+        latents = self._denoise(request, branches, texts, callback)
+        sent = self._bytes_sent() - sent_before
+        denoised = time.perf_counter()
+        images = self._decode(latents)
+        timings = {
+            "text_encoding_s": encoded - start,
+            "denoising_s": denoised - encoded,
+            "decoding_s": time.perf_counter() - denoised,
+        }
+        assert request.seed is not None, "an agreed request has a seed"
+        return Result(
+            images,
+            latents,
+            request.seed,
+            timings,
+            self._on_every_rank(sent),
+            self.transformer.schedule_digest,
+            self._notes(len(request.branches)),
+        )
+
+    def _agreed(self, request: Request) -> Request:
+        """The same request on every rank, with a seed."""
+        self.context.note(phase="comparing the request")
+        self.context.agree("request", request.lines())
+        if request.seed is None:
+            request = request.with_seed(self.context.broadcast_object(secrets.randbits(32)))
+        return request
+
+    def _encode(self, request: Request, prompts: tuple[str, ...]) -> _Text:
+        self.context.note(phase="encoding text")
+        with warnings.catch_warnings():
+            if self.context.rank != 0:
+                warnings.simplefilter("ignore")
+            clip_ids, _ = self.tokenizer.encode(prompts)
+            t5_ids, _ = self.tokenizer_2.encode(prompts, request.max_sequence_length)
+        _, pooled = self.text_encoder(clip_ids)
+        sequence = self.text_encoder_2(t5_ids)
+        repeats = request.num_images_per_prompt
+        return _Text(np.repeat(sequence, repeats, axis=0), np.repeat(pooled, repeats, axis=0))
+
+    def _denoise(
+        self, request: Request, branches: Branches, texts: dict[int, _Text], callback: Callback | None
+    ) -> np.ndarray:
+        """Final latents, float32 [B, C, h, w], bit-identical on all ranks."""
+        schedule, num_steps = self.settings.schedule, request.num_inference_steps
+        shape = self.settings.limits.latent_shape(request.batch, request.height, request.width)
+        batch, _, height, width = shape
+        noise = randn(shape, request.seed) if request.latents is None else request.latents.astype(np.float32)
+        tokens = patchify(noise)
+        positions = image_ids(height, width)
+        sigmas = schedule.sigmas(num_steps, tokens.shape[1])
+        # the transformer of diffusers takes the timestep divided by 1000 and multiplies again
+        timesteps = schedule.timesteps(sigmas) / np.float32(1000.0)
+        guidance = (
+            np.full(batch, request.guidance_scale, np.float32) if self.settings.guidance_embeds else None
+        )
+        hashes = []
+
+        for step in self.progress.over(range(num_steps), "steps", num_steps):
+            self.context.note(step=step + 1, phase="denoising")
+
+            def predict(branch: int, step: int = step, tokens: np.ndarray = tokens) -> np.ndarray:
+                text = texts[branch]
+                return self.transformer(
+                    hidden_states=tokens,
+                    encoder_hidden_states=text.sequence,
+                    pooled_projections=text.pooled,
+                    timestep=np.full(batch, timesteps[step], np.float32),
+                    img_ids=positions,
+                    txt_ids=np.zeros((text.sequence.shape[1], 3), np.float32),
+                    guidance=guidance,
+                )
+
+            predictions = branches.predict(predict, label=f"prediction of step {step + 1}")
+            velocity = predictions[0]
+            if len(predictions) == 2:
+                velocity = combine(predictions[0], predictions[1], request.true_cfg_scale)
+            tokens = euler_step(tokens, velocity, sigmas[step], sigmas[step + 1])
+            hashes.append(f"step {step + 1}: {hashlib.sha256(tokens).hexdigest()}")
+            if callback is not None:
+                callback(step, num_steps, unpatchify(tokens, height, width))
+
+        self.context.agree("latents", hashes)
+        if not np.isfinite(tokens).all():
+            raise EdgeditError("the final latents hold values that are not finite")
+        return unpatchify(tokens, height, width)
+
+    def _decode(self, latents: np.ndarray) -> list[Any] | None:
+        """Pictures on world rank 0; a failure there ends every rank alike."""
+        self.context.note(phase="decoding")
+        images, failure = None, None
+        if self.vae is not None:
+            scaled = latents / np.float32(self.settings.scaling_factor) + np.float32(
+                self.settings.shift_factor
+            )
+            decoded = [self.vae.decode(scaled[i : i + 1]) for i in self._decode_order(len(scaled))]
+            try:
+                images = to_pil(np.concatenate(decoded))
+            except EdgeditError as error:
+                failure = str(error)
+        failure = self.context.broadcast_object(failure)
+        if failure is not None:
+            raise EdgeditError(failure)
+        return images
+
+    def _decode_order(self, count: int) -> Any:
+        return self.progress.over(range(count), "decode", count)
+
+    def _bytes_sent(self) -> int:
+        return sum(self.context.group(axis).bytes_sent for axis in AXES)
+
+    def _on_every_rank(self, number: int) -> list[int]:
+        gathered = np.empty(self.context.world_size, np.int64)
+        world = self.context.group("world")
+        world.all_gather(Buffer.of(np.array([number], np.int64)), Buffer.of(gathered), label="bytes sent")
+        return gathered.tolist()
+
+    def _notes(self, branches: int) -> list[str]:
+        idle = idle_cfg_ranks(self.context, branches)
+        if not idle:
+            return []
+        have = "one guidance branch" if branches == 1 else f"{branches} guidance branches"
+        hint = "; a second one needs a negative prompt and true_cfg_scale above 1" if branches == 1 else ""
+        ranks = ", ".join(map(str, idle))
+        return [
+            f"cfg {self.context.config.cfg_degree}: the request has {have}, ranks {ranks} repeat others{hint}"
+        ]
