@@ -52,3 +52,10 @@ class Buffer:
         memory = (ctypes.c_ubyte * self.nbytes).from_address(self.pointer)
         memory.owner = self.owner  # type: ignore[attr-defined]
         return numpy.frombuffer(memory, dtypes.to_numpy(self.dtype))
+
+
+def copy_elements(source: Buffer, source_offset: int, target: Buffer, target_offset: int, count: int) -> None:
+    """Copy `count` elements between host buffers of one dtype; offsets are elements."""
+    width = dtypes.itemsize(source.dtype)
+    if count:
+        ctypes.memmove(target.pointer + target_offset * width, source.pointer + source_offset * width, count * width)

@@ -1,0 +1,186 @@
+"""The parallel state of a run: this rank's place in the mesh and its groups."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+from edgedit.config import AXES, ParallelConfig
+from edgedit.errors import EdgeditError
+from edgedit.parallel.backends.local import Hub, LocalGroup, LocalMonitor
+from edgedit.parallel.backends.none import NoneGroup
+from edgedit.parallel.mesh import WORLD, Mesh
+from edgedit.parallel.monitor import Monitor
+from edgedit.parallel.process_group import ProcessGroup
+
+Result = TypeVar("Result")
+
+
+class ParallelContext:
+    """One group per axis and one for the world. Made once, shared by models and pipelines, closed explicitly.
+
+    Making it is a call that all ranks make together. Raises `EdgeditError` where the launch does not fit MPI or the
+    ranks were given different settings. Any failure of a collective closes the context; a new one can be made if the
+    ranks themselves are well. While it is open, an uncaught exception of one rank ends all ranks.
+    """
+
+    def __init__(self, config: ParallelConfig | None = None, *, _hub: Hub | None = None) -> None:
+        self.config = config or ParallelConfig()
+        self.mesh = Mesh(self.config)
+        self.rank = self.config.rank
+        self.world_size = self.config.world_size
+        self.coords = self.mesh.coords(self.rank)
+        self._joined: Any = None
+        self._monitor: Monitor
+        if self.config.backend == "mpi":
+            from edgedit.parallel.joining import Joined
+
+            self._joined = Joined(self.config)
+            self._monitor = self._joined.monitor
+        elif self.config.backend == "local":
+            if _hub is None:
+                raise ValueError("backend local runs ranks as threads of one process: use ParallelContext.local")
+            self._monitor = LocalMonitor(self.rank, self.world_size, _hub)
+        else:
+            self._monitor = Monitor(self.rank, self.world_size)
+        self._groups = {axis: self._make_group(axis) for axis in (WORLD, *AXES)}
+
+    @classmethod
+    def local(
+        cls, world_size: int, fn: Callable[[ParallelContext], Result], **options: Any
+    ) -> list[Result]:
+        """Run `fn(context)` as `world_size` ranks in threads of this process; returns the results by rank.
+
+        `options` are fields of `ParallelConfig`; without degrees, all ranks are one Ulysses group. Raises the error of
+        the rank that failed first.
+        """
+        if not any(name.endswith("_degree") for name in options):
+            options["ulysses_degree"] = world_size
+        hub = Hub()
+        results: list[Any] = [None] * world_size
+        errors: list[BaseException] = []
+
+        def run(rank: int) -> None:
+            try:
+                config = ParallelConfig(
+                    **{"backend": "local", **options}, rank=rank, world_size=world_size,
+                    local_rank=rank, local_world_size=world_size,
+                )  # fmt: skip
+                with cls(config, _hub=hub) as context:
+                    results[rank] = fn(context)
+            except BaseException as error:
+                errors.append(error)
+                hub.failures.append((rank, repr(error)))
+
+        threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(world_size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return results
+
+    def group(self, axis: str) -> ProcessGroup:
+        """This rank's group on `axis` (tp, ulysses, ring, kv_gather, cfg, dp or world); of size 1 on an unused axis."""
+        if axis not in self._groups:
+            raise ValueError(f"unknown axis {axis!r}; legal: {', '.join(self._groups)}")
+        return self._groups[axis]
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload that this rank has sent to others, on all groups."""
+        return sum(group.bytes_sent for group in self._groups.values())
+
+    @property
+    def is_closed(self) -> bool:
+        return self._monitor.is_closed
+
+    def note(self, step: int | None = None, phase: str | None = None) -> None:
+        """Say where the run is (step index, phase such as "denoise"); failures report it, here and on the peers."""
+        self._monitor.note(step, phase)
+
+    def agree(self, label: str, lines: Sequence[str], axis: str = WORLD) -> None:
+        """Return if all ranks of `axis` pass the same lines.
+
+        Raises `EdgeditError` on every rank otherwise, naming the first line that differs and two ranks.
+        """
+        group = self.group(axis)
+        text = "\n".join(lines)
+        digests = group.exchange(hashlib.sha256(text.encode()).digest(), label=label)
+        if len(set(digests)) == 1:
+            return
+        texts = [data.decode().split("\n") for data in group.exchange(text.encode(), label=label)]
+        for theirs, rank in zip(texts[1:], group.ranks[1:], strict=True):
+            if theirs != texts[0]:
+                self._fail(label, difference(texts[0], theirs, group.ranks[0], rank), group)
+        raise AssertionError(f"{label}: digests differ but lines do not")
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """The JSON value of world rank `root`, on every rank."""
+        data = json.dumps(value).encode() if self.rank == root else b""
+        return json.loads(self.group(WORLD).exchange(data, label="broadcast_object")[root])
+
+    def close(self) -> None:
+        """Wait until all ranks are done with the context, and free it. Raises if one of them fails instead."""
+        if self._monitor.is_closed:
+            self._let_go()
+            return
+        calls_made = {axis: group.calls_made for axis, group in self._groups.items()}
+        try:
+            self._monitor.leave(calls_made, self._progress)
+            for group in self._groups.values():
+                group.close()
+        finally:
+            self._monitor.mark_closed()
+            self._let_go()
+
+    def __enter__(self) -> ParallelContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not self._monitor.is_closed and not _is_success(error):
+            reason = f"{type(error).__name__}: {error}"
+            self._monitor.failed(EdgeditError(self._monitor.describe(None, reason)))
+        self.close()
+
+    def _make_group(self, axis: str) -> ProcessGroup:
+        ranks = self.mesh.group_of(axis, self.rank)
+        if len(ranks) == 1:
+            return NoneGroup(axis, ranks, self.rank, self._monitor)
+        if isinstance(self._monitor, LocalMonitor):
+            return LocalGroup(axis, ranks, self.rank, self._monitor)
+        group: ProcessGroup = self._joined.make_group(axis, ranks)
+        return group
+
+    def _progress(self) -> None:
+        if self._joined is not None:
+            self._joined.progress()
+
+    def _let_go(self) -> None:
+        joined, self._joined = self._joined, None
+        if joined is not None:
+            joined.let_go()
+
+    def _fail(self, label: str, reason: str, group: ProcessGroup) -> NoReturn:
+        error = EdgeditError(self._monitor.describe(None, f"the ranks disagree on {label}: {reason}"))
+        raise self._monitor.failed(error, recoverable=group.size == self.world_size)
+
+
+def difference(ours: Sequence[str], theirs: Sequence[str], our_rank: int, their_rank: int) -> str:
+    """The first line in which two ranks differ, with both versions."""
+    for index in range(max(len(ours), len(theirs))):
+        first, second = (lines[index] if index < len(lines) else "nothing" for lines in (ours, theirs))
+        if first != second:
+            return f"line {index + 1} is '{first}' on rank {our_rank} and '{second}' on rank {their_rank}"
+    raise AssertionError("the lines do not differ")
+
+
+def _is_success(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and error.code in (None, 0)

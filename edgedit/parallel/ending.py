@@ -1,0 +1,77 @@
+"""How a rank of several ends: an uncaught error on one rank ends all of them, and no rank hangs on its way out."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import traceback
+from types import FrameType, TracebackType
+
+from edgedit.parallel.backends import mpi
+from edgedit.parallel.liveness import PeerMonitor
+
+# How long the peers get to report the failure themselves before they are ended.
+_REPORT_S = 0.5
+_ABORT_S = 3.0
+
+_current: Guard | None = None
+_finalize_would_hang = False
+
+
+class Guard:
+    """Watches over the ways out of this process while a context is open, and after it has failed."""
+
+    def __init__(self, monitor: PeerMonitor) -> None:
+        global _current
+        self._monitor = monitor
+        self._previous_hook = _current._previous_hook if _current else sys.excepthook
+        sys.excepthook = self._on_exception
+        if _current is None:
+            atexit.register(_at_exit)
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _raise_interrupt)
+        _current = self
+
+    def release(self) -> None:
+        """The context was closed in order: this process may end as it likes."""
+        sys.excepthook = self._previous_hook
+        if signal.getsignal(signal.SIGTERM) is _raise_interrupt:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _on_exception(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        rank, world_size = self._monitor.rank, self._monitor.world_size
+        prefix = f"[rank {rank}/{world_size}] "
+        report = "".join(traceback.format_exception(kind, error, trace))
+        sys.stderr.write("".join(prefix + line for line in report.splitlines(keepends=True)))
+        reason = "".join(traceback.format_exception_only(kind, error)).strip()
+        where = self._monitor.where()
+        self._monitor.tell(f"{where}: {reason}" if where else reason)
+        self._monitor.wait_for_peers_to_end(_REPORT_S)
+        # Abort goes through the launcher; should that not answer, this rank ends all the same.
+        timer = threading.Timer(_ABORT_S, os._exit, (1,))
+        timer.daemon = True
+        timer.start()
+        mpi.abort(1)
+
+
+def finalize_would_hang() -> None:
+    """Note that MPI must not be finalised: a peer is gone, or a message of this rank was never delivered."""
+    global _finalize_would_hang
+    _finalize_would_hang = True
+
+
+def _raise_interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(f"terminated by {signal.Signals(signum).name}")
+
+
+def _at_exit() -> None:
+    # mpi4py finalises MPI after this; with a dead peer that never returns.
+    if _finalize_would_hang:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
