@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from edgedit.errors import EdgeditError
+from edgedit.graph.schedule import Schedule
 from edgedit.models.autoencoder_kl import AutoencoderKL
 from edgedit.models.clip import CLIPTextModel
 from edgedit.models.flux import FluxTransformer
@@ -74,7 +75,7 @@ class FluxPipeline(Pipeline):
         cls,
         settings: FluxSettings,
         compute_dtype: str,
-        threads: int | None,
+        threads: int,
         context: ParallelContext,
         progress: Progress,
     ) -> FluxPipeline:
@@ -88,13 +89,15 @@ class FluxPipeline(Pipeline):
         if context.rank != 0:
             del classes["vae"]
         models: dict[str, Any] = {"vae": None}
-        for component, model in progress.over(classes.items(), "weights", len(classes)):
-            models[component] = model.from_pretrained(
-                settings.directory / component,
-                compute_dtype=compute_dtype,
-                threads=threads,
-                parallel=context if component == "transformer" else None,
-            )
+        for component, model in classes.items():
+            with progress.nbytes(component) as advance:
+                models[component] = model.from_pretrained(
+                    settings.directory / component,
+                    compute_dtype=compute_dtype,
+                    threads=threads,
+                    parallel=context if component == "transformer" else None,
+                    progress=advance,
+                )
         tokenizers = (Tokenizer.from_dir(settings.directory / name) for name in ("tokenizer", "tokenizer_2"))
         return cls(settings, context, progress, *tokenizers, **models)
 
@@ -153,6 +156,7 @@ class FluxPipeline(Pipeline):
         start = time.perf_counter()
         texts = {branch: self._encode(request, request.branches[branch]) for branch in branches.own}
         encoded = time.perf_counter()
+        schedule = self._plan(request)
         sent_before = self._bytes_sent()
         latents = self._denoise(request, branches, texts, callback)
         sent = self._bytes_sent() - sent_before
@@ -170,7 +174,7 @@ class FluxPipeline(Pipeline):
             request.seed,
             timings,
             self._on_every_rank(sent),
-            self.transformer.schedule_digest,
+            schedule.digest,
             self._notes(len(request.branches)),
         )
 
@@ -193,6 +197,13 @@ class FluxPipeline(Pipeline):
         sequence = self.text_encoder_2(t5_ids)
         repeats = request.num_images_per_prompt
         return _Text(np.repeat(sequence, repeats, axis=0), np.repeat(pooled, repeats, axis=0))
+
+    def _plan(self, request: Request) -> Schedule:
+        """The transformer's schedule, compared between the ranks before the first step."""
+        self.context.note(phase="planning")
+        _, _, height, width = self.settings.limits.latent_shape(request.batch, request.height, request.width)
+        image_tokens = (height // 2) * (width // 2)
+        return self.transformer.prepare(request.batch, image_tokens, request.max_sequence_length)
 
     def _denoise(
         self, request: Request, branches: Branches, texts: dict[int, _Text], callback: Callback | None

@@ -88,7 +88,13 @@ class Pipeline(ABC):
         context = ParallelContext(config) if own else parallel
         try:
             shown = Progress(progress and context.rank == 0)
-            pipeline = _family(settings.family).load(settings, compute_dtype, threads, context, shown)
+            pipeline = _family(settings.family).load(
+                settings,
+                compute_dtype,
+                threads or host.default_threads(config.local_world_size),
+                context,
+                shown,
+            )
         except BaseException:
             if own:
                 context.close()
@@ -102,7 +108,7 @@ class Pipeline(ABC):
         cls,
         settings: Any,
         compute_dtype: str,
-        threads: int | None,
+        threads: int,
         context: ParallelContext,
         progress: Progress,
     ) -> Pipeline: ...

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 
 class Progress:
-    """Wraps loops in bars where ``shown``; otherwise hands the items through."""
+    """Bars where ``shown``; otherwise nothing is drawn and nothing imported."""
 
     def __init__(self, shown: bool) -> None:
         self.shown = shown
@@ -20,10 +21,29 @@ class Progress:
         if not self.shown:
             yield from items
             return
-        from tqdm import tqdm
+        with _bar(label, total=total) as bar:
+            for item in items:
+                yield item
+                bar.update()
 
-        # into a file or through a launcher, a line now and then instead of ten a second
-        interval_s = 0.1 if sys.stderr.isatty() else 10.0
-        yield from tqdm(
-            items, desc=label, total=total, mininterval=interval_s, leave=True, dynamic_ncols=True
-        )
+    @contextmanager
+    def nbytes(self, label: str) -> Iterator[Callable[[int, int], None] | None]:
+        """A callback that takes (bytes done, bytes in all) to a bar named ``label``."""
+        if not self.shown:
+            yield None
+            return
+        with _bar(label, unit="B", unit_scale=True) as bar:
+
+            def advance(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            yield advance
+
+
+def _bar(label: str, **options: Any) -> Any:
+    from tqdm import tqdm
+
+    # into a file or through a launcher: a line now and then, not ten a second
+    interval_s = 0.1 if sys.stderr.isatty() else 10.0
+    return tqdm(desc=f"{label:<14}", mininterval=interval_s, dynamic_ncols=True, **options)
