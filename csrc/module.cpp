@@ -3,8 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
-#include "collective_placeholder.hpp"
 #include "cpu_features.hpp"
+#include "custom_callbacks.hpp"
 
 namespace py = pybind11;
 
@@ -39,6 +39,7 @@ PYBIND11_MODULE(_native, module) {
     module.doc() = "Native core of edgedit: index maps, the guard of collective nodes, facts about this build.";
     module.attr("version") = EDGEDIT_VERSION;
     module.attr("collective_placeholder") = reinterpret_cast<std::uintptr_t>(&edgedit_collective_placeholder);
+    module.attr("no_operation") = reinterpret_cast<std::uintptr_t>(&edgedit_no_operation);
     module.def("cpu_features", &cpu_features, "Extensions of this processor that can be used, by name.");
     module.def("build_info", &build_info, "How this extension was built.");
     register_layout(module);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "check.hpp"
-#include "collective_placeholder.hpp"
+#include "custom_callbacks.hpp"
 
 namespace {
 
