@@ -1,0 +1,1 @@
+"""The operations of `GraphBuilder`, by kind. Every method checks shapes before ggml can abort."""
