@@ -1,0 +1,100 @@
+"""The all-to-all between sharded tokens and sharded heads, built of stock ggml nodes.
+
+Packing and unpacking are the block copies of a layout, each one `write` node: every element is copied once. This is
+the generic path that fused operators are held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.tensor import Tensor
+from edgedit.sequence.layouts import BlockCopy, SPAllToAll4DBatchLayout
+
+ITEMSIZE = 4
+
+
+def streams_to_heads(
+    b: GraphBuilder,
+    layout: SPAllToAll4DBatchLayout,
+    streams: Sequence[Sequence[Tensor]],
+    axis: str,
+    wire_dtype: str = "f32",
+) -> Tensor:
+    """streams[i][plane] [B, s_i, H, D] -> the joint tensor [B, S, h, planes * D] of this rank's heads."""
+    send = b.empty((sum(layout.send_counts),), "send")
+    for copy in layout.sequence_side():
+        send = _into_buffer(b, send, streams[copy.stream][copy.plane], copy)
+    received = _all_to_all(b, layout, send, axis, wire_dtype)
+    return _from_buffer(b, received, b.empty(layout.joint_shape, "joint"), layout.head_side())
+
+
+def heads_to_streams(
+    b: GraphBuilder, layout: SPAllToAll4DBatchLayout, joint: Tensor, axis: str, wire_dtype: str = "f32"
+) -> list[Tensor]:
+    """The joint tensor [B, S, h, D] of this rank's heads -> each stream's [B, s_i, H, D] (one plane)."""
+    send = b.empty((sum(layout.send_counts),), "send")
+    for copy in layout.head_side():
+        send = _into_buffer(b, send, joint, copy)
+    received = _all_to_all(b, layout, send, axis, wire_dtype)
+    outputs = []
+    for stream, tokens in enumerate(layout.local_lengths):
+        target = b.empty((layout.batch, tokens, layout.num_heads, layout.head_dim), "local")
+        copies = (copy for copy in layout.sequence_side() if copy.stream == stream)
+        outputs.append(_from_buffer(b, received, target, copies))
+    return outputs
+
+
+def _all_to_all(
+    b: GraphBuilder, layout: SPAllToAll4DBatchLayout, send: Tensor, axis: str, wire_dtype: str
+) -> Tensor:
+    received = b.collective(
+        "all_to_all",
+        layout.direction.value,
+        axis,
+        b.cast(send, wire_dtype),
+        (sum(layout.recv_counts),),
+        layout.send_counts,
+        layout.recv_counts,
+        layout.rank,
+        total_count=layout.total_count,
+    )
+    return b.cast(received, "f32")
+
+
+def _into_buffer(b: GraphBuilder, buffer: Tensor, tensor: Tensor, copy: BlockCopy) -> Tensor:
+    if 0 in copy.shape:
+        return buffer
+    # the tensor's own strides count: it may be a view, such as the q part of a fused projection
+    steps = tuple(stride // ITEMSIZE for stride in tensor.strides)
+    dense = _dense_strides(tensor.shape)
+    offset = sum(index * step for index, step in zip(_unravel(copy.tensor_offset, dense), steps, strict=True))
+    source = b.view(tensor, copy.shape, [step * ITEMSIZE for step in steps], offset * ITEMSIZE)
+    return b.write(buffer, source, copy.buffer_strides, copy.buffer_offset)
+
+
+def _from_buffer(b: GraphBuilder, buffer: Tensor, tensor: Tensor, copies: Iterable[BlockCopy]) -> Tensor:
+    for copy in copies:
+        if 0 in copy.shape:
+            continue
+        strides = [stride * ITEMSIZE for stride in copy.buffer_strides]
+        source = b.view(buffer, copy.shape, strides, copy.buffer_offset * ITEMSIZE)
+        tensor = b.write(tensor, source, copy.tensor_strides, copy.tensor_offset)
+    return tensor
+
+
+def _dense_strides(shape: tuple[int, ...]) -> list[int]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return strides
+
+
+def _unravel(offset: int, strides: Sequence[int]) -> list[int]:
+    """The index of the element that stands at `offset` of a packed tensor."""
+    index = []
+    for stride in strides:
+        position, offset = divmod(offset, stride)
+        index.append(position)
+    return index

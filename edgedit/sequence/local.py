@@ -1,0 +1,29 @@
+"""Attention where one rank holds every token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.tensor import Tensor
+from edgedit.sequence.strategy import AttentionStrategy, Stream
+
+
+class Local(AttentionStrategy):
+    """No exchange: streams are joined, attended and taken apart again."""
+
+    def split(self, b: GraphBuilder, x: Tensor, axis: int) -> Tensor:
+        return x
+
+    def gather(self, b: GraphBuilder, x: Tensor, length: int) -> Tensor:
+        return x
+
+    def attention(self, b: GraphBuilder, streams: Sequence[Stream]) -> list[Tensor]:
+        prepared = [stream.prepared(b) for stream in streams]
+        q, k, v = (b.concat([b.contiguous(x) for x in plane], 1) for plane in zip(*prepared, strict=True))
+        joint = b.attention(q, k, v)
+        outputs, begin = [], 0
+        for stream in streams:
+            outputs.append(b.contiguous(b.slice(joint, 1, begin, begin + stream.length)))
+            begin += stream.length
+        return outputs

@@ -1,0 +1,82 @@
+"""What a model knows of sequence parallelism: it hands streams to a strategy and gets each stream's output back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary embedding over several axes: axis a turns the next `2 * len(periods[a])` channels of each head.
+
+    positions  i32 [axes, s], of this rank's tokens
+    periods    one f32 [d_a / 2] per axis: an angle is position / period
+    """
+
+    positions: Tensor
+    periods: tuple[Tensor, ...]
+
+    def apply(self, b: GraphBuilder, x: Tensor) -> Tensor:
+        """Rotate x [B, s, H, D]."""
+        if not x.count:
+            return x
+        parts, begin = [], 0
+        for axis, periods in enumerate(self.periods):
+            end = begin + 2 * periods.shape[0]
+            positions = b.reshape(b.slice(self.positions, 0, axis, axis + 1), (x.shape[1],))
+            parts.append(b.rope(b.slice(x, 3, begin, end), positions, periods))
+            begin = end
+        return b.concat(parts, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream of tokens in joint attention, sharded by tokens.
+
+    q, k, v         [B, s, H, D], this rank's tokens
+    length          tokens of the whole stream
+    rope            rotation of q and k
+    q_norm, k_norm  RMS norm over D with weight [D], before the rotation
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    length: int
+    rope: Rope | None = None
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+    norm_eps: float = 1e-6
+
+    def prepared(self, b: GraphBuilder) -> tuple[Tensor, Tensor, Tensor]:
+        """q and k after norm and rotation, and v."""
+        q = self._prepare(b, self.q, self.q_norm)
+        return q, self._prepare(b, self.k, self.k_norm), self.v
+
+    def _prepare(self, b: GraphBuilder, x: Tensor, weight: Tensor | None) -> Tensor:
+        if weight is not None:
+            x = b.rms_norm(x, self.norm_eps, weight)
+        return self.rope.apply(b, x) if self.rope else x
+
+
+class AttentionStrategy(ABC):
+    """How attention reaches the tokens of all ranks. A model calls these three and never mentions ranks."""
+
+    degree: int = 1
+
+    @abstractmethod
+    def split(self, b: GraphBuilder, x: Tensor, axis: int) -> Tensor:
+        """This rank's share of a tensor that every rank holds whole, along its token axis; packed."""
+
+    @abstractmethod
+    def gather(self, b: GraphBuilder, x: Tensor, length: int) -> Tensor:
+        """The whole [B, S, C] from every rank's share [B, s, C]; `length` is S."""
+
+    @abstractmethod
+    def attention(self, b: GraphBuilder, streams: Sequence[Stream]) -> list[Tensor]:
+        """Attention over the joint sequence of all streams; each stream's output [B, s, H * D], sharded like it."""
