@@ -1,0 +1,143 @@
+"""What every network has in common: configuration, weights, and compiled graphs that are kept between calls."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from edgedit.config import ParallelConfig
+from edgedit.errors import CheckpointError
+from edgedit.graph.backend import CpuBackend
+from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.executor import Executor
+from edgedit.host import default_threads
+from edgedit.models.module import Module
+from edgedit.parallel.context import ParallelContext
+from edgedit.weights.checkpoint import Checkpoint
+from edgedit.weights.loader import Progress, WeightStore, load
+
+MAX_COMPILED_GRAPHS = 8
+
+
+class Model:
+    """A network with loaded weights, called with numpy arrays.
+
+    Subclasses say which configuration and network they use and how checkpoint keys are spelt, and build graphs.
+    A graph is built, planned and allocated once per structural key (shapes) and then only run; the least recently
+    used one is freed when more than MAX_COMPILED_GRAPHS are kept.
+    """
+
+    config_class: ClassVar[Any]
+    ignored_keys: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        config: Any,
+        network: Module,
+        weights: WeightStore,
+        compute_dtype: str = "f32",
+        threads: int | None = None,
+        context: ParallelContext | None = None,
+    ) -> None:
+        self.config = config
+        self.network = network
+        self.weights = weights
+        self.compute_dtype = compute_dtype
+        self.context = context or ParallelContext(ParallelConfig())
+        self.backend = CpuBackend(threads or default_threads(self.context.config.local_world_size))
+        self._executors: OrderedDict[Hashable, Executor] = OrderedDict()
+        network.name_scopes()
+
+    @classmethod
+    def build_network(cls, config: Any) -> Module:
+        """The module tree, whose parameter names are checkpoint keys."""
+        raise NotImplementedError
+
+    @classmethod
+    def parameter_name(cls, key: str) -> str | None:
+        """The parameter that a checkpoint key stands for; None for keys that are not needed."""
+        return key
+
+    @classmethod
+    def check_parallel(cls, config: Any, parallel: ParallelConfig) -> None:
+        """Raise ValueError for a layout that this model cannot run; called before weights are read."""
+
+    @classmethod
+    def read_config(cls, directory: str | Path) -> Any:
+        """The configuration in `directory/config.json`. Raises CheckpointError when there is none."""
+        path = Path(directory) / "config.json"
+        try:
+            return cls.config_class.from_dict(json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} is missing; {cls.__name__} needs a diffusers directory") from None
+        except json.JSONDecodeError as error:
+            raise CheckpointError(f"{path} is no JSON: {error}") from None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        directory: str | Path,
+        compute_dtype: str = "f32",
+        threads: int | None = None,
+        parallel: ParallelConfig | ParallelContext | None = None,
+        progress: Progress | None = None,
+    ) -> Any:
+        """Load a component of a diffusers directory.
+
+        compute_dtype  type of the linear weights in memory: f32, f16, bf16, or a ggml quantisation such as q8_0
+        threads        compute threads; cores divided by the ranks of this host unless given
+        parallel       layout of the ranks; one rank alone unless given
+        progress       called with (bytes loaded, bytes in all)
+
+        Raises ValueError for a layout that the model cannot run, CheckpointError for files that do not fit.
+        """
+        config = cls.read_config(directory)
+        context = _context_of(parallel)
+        cls.check_parallel(config, context.config)
+        network = cls.build_network(config)
+        checkpoint = Checkpoint.open(directory)
+        weights = load(network, checkpoint, compute_dtype, cls.parameter_name, cls.ignored_keys, progress)
+        return cls(config, network, weights, compute_dtype, threads, context)
+
+    def run(
+        self,
+        key: Hashable,
+        build: Callable[[GraphBuilder], None],
+        inputs: Mapping[str, np.ndarray],
+        degree: int = 1,
+    ) -> dict[str, np.ndarray]:
+        """Run the graph that `build` makes, built only when `key` is new; see Executor.run.
+
+        `degree` is the number of ranks that share the graph's work.
+        """
+        return self.executor(key, build, degree).run(inputs)
+
+    def executor(self, key: Hashable, build: Callable[[GraphBuilder], None], degree: int = 1) -> Executor:
+        """The compiled graph for `key`."""
+        if key not in self._executors:
+            if len(self._executors) >= MAX_COMPILED_GRAPHS:
+                _, oldest = self._executors.popitem(last=False)
+                oldest.close()
+            builder = GraphBuilder(type(self).__name__)
+            build(builder)
+            self._executors[key] = Executor(builder, self.backend, self.context, degree=degree)
+        self._executors.move_to_end(key)
+        return self._executors[key]
+
+    def close(self) -> None:
+        """Free graphs, weights and the backend; safe to call twice."""
+        while self._executors:
+            self._executors.popitem()[1].close()
+        self.weights.close()
+        self.backend.close()
+
+
+def _context_of(parallel: ParallelConfig | ParallelContext | None) -> ParallelContext:
+    if isinstance(parallel, ParallelContext):
+        return parallel
+    return ParallelContext(parallel or ParallelConfig())
