@@ -2,107 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
-from collections.abc import Sequence
-
-from edgedit.graph import _ggml
-from edgedit.graph._ggml import lib
-from edgedit.graph.collective import Collective
-from edgedit.graph.native import COLLECTIVE_PLACEHOLDER
-from edgedit.graph.ops.checks import require
-from edgedit.graph.ops.image import ImageOps
-from edgedit.graph.recorder import DEFAULT_MAX_NODES
-from edgedit.graph.tensor import Tensor, ne_of
+from edgedit.graph.ops.collectives import CollectiveOps
 
 
-class GraphBuilder(ImageOps):
+class GraphBuilder(CollectiveOps):
     """One graph: leaves, nodes and collectives, in program order.
 
-    Shapes are in numpy order and are checked here, before ggml can abort the process. The builder knows nothing
-    of ranks: a collective carries the counts of this rank, given by whoever adds it.
+    Shapes are in numpy order and are checked here, before ggml can abort the process. The operations stand in
+    `edgedit/graph/ops`, one kind per file.
 
         b = GraphBuilder("example")
         x = b.input("x", (2, 4))
         b.output("y", b.silu(x))
     """
-
-    def __init__(self, name: str = "graph", max_nodes: int = DEFAULT_MAX_NODES) -> None:
-        super().__init__(name, max_nodes)
-        self.collectives: list[Collective] = []
-
-    def collective(
-        self,
-        kind: str,
-        name: str,
-        axis: str,
-        send: Tensor,
-        recv_shape: tuple[int, ...],
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        rank: int,
-        reduce_op: str | None = None,
-        total_count: int | None = None,
-    ) -> Tensor:
-        """Add a collective over the group of mesh axis `axis` and return the tensor it receives.
-
-        `send` must be contiguous; counts are in elements, one per rank of the group; `rank` is this rank's place
-        in it; `total_count` is what all ranks of an all_to_all contribute together.
-
-        Two nodes are added: *start*, whose result is the receive buffer, and *wait*, a view of it that also
-        depends on `send`, so that ggml's allocator keeps both apart while the collective is in flight. A receive
-        buffer has at least one element, so that a rank that receives nothing still takes part.
-        """
-        name = self._qualified(name)
-        require(send.is_contiguous, kind, "the send tensor must be contiguous", send)
-        received = math.prod(recv_shape)
-        fits = received == (recv_counts[0] if kind == "broadcast" else sum(recv_counts))
-        require(fits, kind, f"counts {list(recv_counts)} do not add up to {list(recv_shape)}", send)
-        index = len(self.collectives)
-        type_id = _ggml.TYPE_IDS[send.dtype]
-        count = max(1, received)
-        start = self._emit(
-            lib.ggml_custom_4d(
-                self._context,
-                type_id,
-                *ne_of((count,)),
-                _tensor_array(send),
-                1,
-                COLLECTIVE_PLACEHOLDER,
-                1,
-                None,
-            ),
-            (count,),
-            f"{kind}.start",
-            collective=index,
-        )
-        wait = self._emit(
-            lib.ggml_custom_inplace(
-                self._context, start.pointer, _tensor_array(send), 1, COLLECTIVE_PLACEHOLDER, 1, None
-            ),
-            (count,),
-            f"{kind}.wait",
-            collective=index,
-        )
-        assert send.node is not None and start.node is not None and wait.node is not None
-        self.collectives.append(
-            Collective(
-                kind=kind,
-                name=name,
-                axis=axis,
-                dtype=send.dtype,
-                send=send.node,
-                start=start.node,
-                wait=wait.node,
-                send_counts=tuple(send_counts),
-                recv_counts=tuple(recv_counts),
-                rank=rank,
-                reduce_op=reduce_op,
-                total_count=total_count,
-            )
-        )
-        return self.reshape(self.slice(wait, 0, 0, received), recv_shape)
-
-
-def _tensor_array(*tensors: Tensor) -> ctypes.Array:
-    return (ctypes.POINTER(lib.ggml_tensor) * len(tensors))(*(tensor.pointer for tensor in tensors))
