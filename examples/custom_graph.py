@@ -7,6 +7,8 @@ tokens together, each rank computes its slice, an all-reduce adds the partial re
 depend on the gather, so the planner runs it while the gather is in flight.
 """
 
+import os
+
 import numpy as np
 
 from edgedit import CpuBackend, Executor, GraphBuilder, ParallelConfig, ParallelContext
@@ -17,7 +19,7 @@ TOKENS, CHANNELS, HIDDEN = 7, 8, 12
 
 
 def main() -> None:
-    world_size = detect().world_size
+    world_size = detect(os.environ).world_size
     with ParallelContext(ParallelConfig.from_env(ulysses_degree=world_size)) as context:
         group = context.group("ulysses")
         tokens, hidden = array_split(TOKENS, group.size), array_split(HIDDEN, group.size)
