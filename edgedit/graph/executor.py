@@ -25,6 +25,10 @@ from edgedit.parallel.process_group import ProcessGroup, Work
 _NUMPY_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 
 
+# Kinds whose counts may differ from peer to peer; those of the others follow from the compared total.
+PER_PEER_KINDS = ("all_to_all", "ring_shift", "all_gather")
+
+
 @dataclass(slots=True)
 class RunTimes:
     """Seconds of the last run: inside ggml, and waiting for collectives."""
@@ -75,7 +79,7 @@ class Executor:
 
     def _agree_on_counts(self, axis: str, group: ProcessGroup) -> None:
         """What each rank means to send to a peer must be what that peer expects from it."""
-        collectives = [c for c in self.schedule.collectives if c.axis == axis]
+        collectives = [c for c in self.schedule.collectives if c.axis == axis and c.kind in PER_PEER_KINDS]
         sent = np.array([c.send_counts for c in collectives], np.int64).T.copy()  # [size, collectives]
         announced = np.empty_like(sent)
         per_peer = [len(collectives)] * group.size
