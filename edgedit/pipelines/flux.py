@@ -181,7 +181,8 @@ class FluxPipeline(Pipeline):
     def _agreed(self, request: Request) -> Request:
         """The same request on every rank, with a seed."""
         self.context.note(phase="comparing the request")
-        self.context.agree("request", request.lines())
+        model = [f"dtype = {self.transformer.compute_dtype}", *self.settings.lines()]
+        self.context.agree("request", [*request.lines(), *model])
         if request.seed is None:
             request = request.with_seed(self.context.broadcast_object(secrets.randbits(32)))
         return request

@@ -65,6 +65,11 @@ class FluxSettings(Settings):
             shift_factor=vae.get("shift_factor") or 0.0,
         )
 
+    def lines(self) -> list[str]:
+        """One line for each setting that can change a bit of the result, for ranks to compare."""
+        names = ("limits", "schedule", "num_heads", "guidance_embeds", "scaling_factor", "shift_factor")
+        return [f"{name} = {getattr(self, name)!r}" for name in names]
+
     def check_parallel(self, config: ParallelConfig) -> None:
         check_supported(config, AXES, self.family)
         check_heads(self.num_heads, config, self.family)

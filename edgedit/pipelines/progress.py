@@ -44,6 +44,6 @@ class Progress:
 def _bar(label: str, **options: Any) -> Any:
     from tqdm import tqdm
 
-    # into a file or through a launcher: a line now and then, not ten a second
-    interval_s = 0.1 if sys.stderr.isatty() else 10.0
-    return tqdm(desc=f"{label:<14}", mininterval=interval_s, dynamic_ncols=True, **options)
+    # into a file or through a launcher: a line now and then, and none for what is soon done
+    pace = {} if sys.stderr.isatty() else {"mininterval": 10.0, "delay": 2.0}
+    return tqdm(desc=f"{label:<14}", dynamic_ncols=True, **pace, **options)
