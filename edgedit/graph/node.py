@@ -10,8 +10,8 @@ class Node:
     """One operation of a program. Its id is `index`, its position in program order.
 
     Inputs are ids of earlier nodes; weights, constants and graph inputs are leaves, not nodes, and never
-    appear. A node is a value: no node writes into the storage of another, so what it reads is all that it
-    depends on.
+    appear. A node depends on what it reads and on nothing else. Nodes that write into the storage of their
+    base form a chain, each reading the result of the one before; only the last may have other readers.
 
     inputs      ids of the nodes it reads
     shape       numpy order

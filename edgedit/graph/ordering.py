@@ -13,7 +13,8 @@ one to start, in turn:
 3. The waits it needs follow, each freeing more of what step 1 runs.
 
 Nodes that no collective needs run after the last start, before any wait that they do not depend on. A
-collective whose result nobody reads is completed at the end.
+collective whose result nobody reads is completed at the end. Nodes that only own memory move to their first
+reader, so that it is not taken before it is needed.
 
 Every decision rests on program order, on the kind of each operation and on counts over all ranks, never on
 what one rank holds, so that ranks with uneven shards choose the same order.
@@ -40,12 +41,14 @@ _HEAVY_OPS = frozenset(
         "conv_transpose_2d",
     }
 )
+# The builder's uninitialised memory is a custom node without sources.
+_MEMORY_OPS = frozenset({"custom"})
 _HEAVY_WORK, _LIGHT_WORK, _VIEW_WORK = 16, 1, 0
 
 
 def order_nodes(nodes: Sequence[Node], collectives: Sequence[Collective]) -> list[int]:
     """Ids of all nodes in the order in which they run. The program must be valid."""
-    return _Ordering(nodes, collectives).run()
+    return _with_memory_late(nodes, _Ordering(nodes, collectives).run())
 
 
 class _Ordering:
@@ -118,9 +121,23 @@ class _Ordering:
 
     def _work(self, index: int) -> int:
         node = self.nodes[index]
-        if node.base is not None:
+        if node.base is not None or node.op in _MEMORY_OPS:
             return _VIEW_WORK
         return _HEAVY_WORK if node.op in _HEAVY_OPS else _LIGHT_WORK
+
+
+def _with_memory_late(nodes: Sequence[Node], order: Sequence[int]) -> list[int]:
+    """The order with each node that computes nothing, but owns memory for others to write, at its first user."""
+    pending = {node.index for node in nodes if node.op in _MEMORY_OPS and not node.inputs}
+    late: list[int] = []
+    for index in order:
+        if index not in pending:
+            for source in nodes[index].inputs:
+                if source in pending:
+                    pending.remove(source)
+                    late.append(source)
+            late.append(index)
+    return late + sorted(pending)
 
 
 def _flight_nbytes(turns: Sequence[Collective]) -> list[float]:

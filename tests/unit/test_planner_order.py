@@ -125,6 +125,16 @@ def test_compute_of_later_blocks_stays_near_its_block():
         assert flight == [f"modulation{block + 1}"]
 
 
+def test_memory_for_received_data_is_not_taken_during_the_flight():
+    p = Program()
+    sent = p.op("write_send", p.op("send_memory", op="custom"), p.op("x"))
+    memory = p.op("joint_memory", op="custom")
+    p.op("write_joint", memory, p.exchange("swap", sent))
+    p.op("unused_memory", op="custom")
+    words = p.spell(p.plan())
+    assert words == ["x send_memory write_send", ">swap", "<swap", "joint_memory write_joint unused_memory"]
+
+
 def test_overlap_lists_what_runs_inside_a_flight():
     p = Program()
     x = p.op("x")
