@@ -1,8 +1,8 @@
 """Reader of the three things a Unigram tokenizer needs from a SentencePiece model file.
 
-The file is one protocol buffer message, `ModelProto` of
-https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto; field numbers below are from there.
-Reading them directly keeps the protobuf runtime and a second tokenizer engine out of the dependencies.
+The file is one protocol buffer message, `ModelProto` of sentencepiece_model.proto in
+https://github.com/google/sentencepiece; the field numbers below are from there. Reading them directly keeps the
+protobuf runtime and a second tokenizer engine out of the dependencies.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgedit.errors import CheckpointError
 
@@ -20,7 +21,7 @@ UNIGRAM = 1  # TrainerSpec.ModelType
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """pieces: (text, log probability, type) in id order; charsmap: the precompiled normaliser, maybe empty."""
+    """`pieces` are (text, log probability, type) in id order; `charsmap` is the normaliser, maybe empty."""
 
     pieces: list[tuple[str, float, int]]
     charsmap: bytes
@@ -47,8 +48,9 @@ def read_sentencepiece(path: str | Path) -> SentencePieceModel:
             elif number == 2:
                 model_type = dict(_fields(value)).get(3, UNIGRAM)
                 if model_type != UNIGRAM:
-                    raise CheckpointError(f"{path}: SentencePiece model type {model_type} is not supported; "
-                                          "only Unigram (1) is")  # fmt: skip
+                    raise CheckpointError(
+                        f"{path}: SentencePiece model type {model_type} is not supported; only Unigram (1) is"
+                    )
             elif number == 3:
                 charsmap = dict(_fields(value)).get(2, b"")
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
@@ -60,7 +62,7 @@ def read_sentencepiece(path: str | Path) -> SentencePieceModel:
     return SentencePieceModel(pieces, charsmap)
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """(field number, value) pairs of a protocol buffer message: varints as int, everything else as bytes."""
     position = 0
 

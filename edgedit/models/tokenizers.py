@@ -4,7 +4,7 @@ What a directory holds is told by its files, never by a class name:
 
     tokenizer.json             any tokenizer of the `tokenizers` library (preferred where present)
     vocab.json + merges.txt    CLIP byte pairs: lower case, `</w>` ends a word, bos and eos around the text
-    spiece.model               T5 Unigram pieces: eos after the text, `<extra_id_n>` sentinels after the vocabulary
+    spiece.model               T5 Unigram pieces: eos after the text, sentinels `<extra_id_n>` as last ids
 
 Ids equal those of the transformers tokenizer of the same files.
 """
@@ -79,7 +79,9 @@ class Tokenizer:
             model_max_length=int(limit) if limit is not None and 0 < limit < NO_LIMIT else None,
         )
 
-    def encode(self, texts: str | Sequence[str], max_length: int | None = None) -> tuple[np.ndarray, list[int]]:
+    def encode(
+        self, texts: str | Sequence[str], max_length: int | None = None
+    ) -> tuple[np.ndarray, list[int]]:
         """Ids of every text, padded and cut to one length.
 
         A text that is longer is cut with a warning that names both numbers; its last token stays eos.
@@ -101,8 +103,10 @@ class Tokenizer:
         length = self.model_max_length if max_length is None else max_length
         room = (length or 0) - len(self.prefix_ids) - len(self.suffix_ids)
         if length is None or room < 0:
-            raise ValueError(f"max_length={length} must be given and hold at least the "
-                             f"{len(self.prefix_ids) + len(self.suffix_ids)} special tokens")  # fmt: skip
+            raise ValueError(
+                f"max_length={length} must be given and hold at least the "
+                f"{len(self.prefix_ids) + len(self.suffix_ids)} special tokens"
+            )
         ids = np.full((len(texts), length), self.pad_id, dtype=np.int32)
         num_tokens = []
         for row, text in zip(ids, texts, strict=True):
@@ -166,7 +170,8 @@ def _load_backend(directory: Path, config: dict[str, Any]) -> tuple[tokenizers.T
     if (directory / "spiece.model").is_file():
         return _t5_backend(directory, config.get("extra_ids", T5_EXTRA_IDS)), _specials(config, T5_SPECIALS)
     raise CheckpointError(
-        f"{directory}: holds no known tokenizer; looked for tokenizer.json, vocab.json with merges.txt, spiece.model"
+        f"{directory}: holds no known tokenizer; looked for tokenizer.json, vocab.json with merges.txt, "
+        "spiece.model"
     )
 
 
@@ -190,7 +195,9 @@ def _clip_backend(directory: Path, unk_token: str | None) -> tokenizers.Tokenize
             end_of_word_suffix="</w>",
         )
     except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{directory}: vocab.json and merges.txt are no byte-pair vocabulary: {error}") from error
+        raise CheckpointError(
+            f"{directory}: vocab.json and merges.txt are no byte-pair vocabulary: {error}"
+        ) from error
     backend = Backend(model)
     backend.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
@@ -233,10 +240,16 @@ def _content(token: Any) -> str | None:
     return token.get("content") if isinstance(token, dict) else token
 
 
-def _add_special_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any], specials: dict[str, Any]) -> None:
+def _add_special_tokens(
+    backend: tokenizers.Tokenizer, config: dict[str, Any], specials: dict[str, Any]
+) -> None:
     """Make every token that the config declares one that is found in the text before it is split."""
-    listed = [token for _, token in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda x: int(x[0]))]
-    known = {token.content for token in backend.get_added_tokens_decoder().values()} | set(map(_content, listed))
+    listed = [
+        token for _, token in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda x: int(x[0]))
+    ]
+    known = {token.content for token in backend.get_added_tokens_decoder().values()} | set(
+        map(_content, listed)
+    )
     named = [token for token in specials.values() if token is not None]
     for name in ("additional_special_tokens", "extra_special_tokens"):
         tokens = config.get(name) or []
@@ -250,7 +263,9 @@ def _add_token(backend: tokenizers.Tokenizer, token: str | dict[str, Any]) -> No
     from tokenizers import AddedToken
 
     flags = token if isinstance(token, dict) else {}
-    chosen = {name: flags[name] for name in ("single_word", "lstrip", "rstrip", "normalized") if name in flags}
+    chosen = {
+        name: flags[name] for name in ("single_word", "lstrip", "rstrip", "normalized") if name in flags
+    }
     added = AddedToken(_content(token), special=flags.get("special", True), **chosen)
     (backend.add_special_tokens if added.special else backend.add_tokens)([added])
 
@@ -260,13 +275,15 @@ def _surroundings(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Special tokens before and after a text.
 
-    CLIP and T5 models are trained with theirs whatever the file's post-processor says; other kinds follow the file.
+    CLIP and T5 models were trained with theirs, whatever the file's post-processor says; other kinds follow it.
     """
     kind = _kind(backend)
     if kind == "other":
         plain, full = backend.encode("a", add_special_tokens=False).ids, backend.encode("a").ids
         start = next(i for i in range(len(full)) if full[i : i + len(plain)] == plain)
         return tuple(full[:start]), tuple(full[start + len(plain) :])
-    if eos_id is None or (kind == "CLIP" and bos_id is None):
-        raise CheckpointError(f"{directory}: the vocabulary lacks the bos or eos token that {kind} needs")
-    return ((bos_id,) if kind == "CLIP" else ()), (eos_id,)
+    if eos_id is not None and kind == "T5":
+        return (), (eos_id,)
+    if eos_id is not None and bos_id is not None:
+        return (bos_id,), (eos_id,)
+    raise CheckpointError(f"{directory}: the vocabulary lacks the bos or eos token that {kind} needs")

@@ -6,12 +6,12 @@ Only safetensors is read. Pickle formats (.bin, .pt, .ckpt) can run code when op
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedit.errors import CheckpointError
-from edgedit.weights.safetensors import MAX_HEADER_NBYTES, Entry, SafetensorsFile, _unique_keys
+from edgedit.weights.safetensors import MAX_HEADER_NBYTES, Entry, SafetensorsFile, unique_keys
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,8 +34,9 @@ class Checkpoint:
         for file in files:
             for key in file.entries:
                 if key in self._files:
-                    raise CheckpointError(f"{path}: tensor {key!r} is in both {self._files[key].path.name} and "
-                                          f"{file.path.name}")  # fmt: skip
+                    raise CheckpointError(
+                        f"{path}: tensor {key!r} is in both {self._files[key].path.name} and {file.path.name}"
+                    )
                 self._files[key] = file
 
     @classmethod
@@ -52,8 +53,10 @@ class Checkpoint:
         path = Path(path)
         file = _choose(path, names) if path.is_dir() else path
         if file.suffix in PICKLE_SUFFIXES:
-            raise CheckpointError(f"{file}: pickle files can run code when opened and are never loaded; "
-                                  "convert it to safetensors")  # fmt: skip
+            raise CheckpointError(
+                f"{file}: pickle files can run code when opened and are never loaded; "
+                "convert it to safetensors"
+            )
         if not file.exists():
             raise CheckpointError(f"{file}: no such file")
         if file.suffix == ".json":
@@ -61,7 +64,11 @@ class Checkpoint:
         return cls(path, [SafetensorsFile(file)])
 
     def keys(self) -> list[str]:
+        """All tensor names, in the order of the files."""
         return list(self._files)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
 
     def __contains__(self, key: str) -> bool:
         return key in self._files
@@ -107,9 +114,15 @@ class Checkpoint:
         """`dtype(key)`, refused unless it is a floating type that can be loaded as a weight."""
         dtype = self.dtype(key)
         if dtype not in FLOAT_TYPES:
-            hint = "; fp8 weights need their scales applied, which is not supported" if dtype.startswith("F8") else ""
-            raise CheckpointError(f"{self.file(key)}: tensor {key!r} has type {dtype}; weights may be "
-                                  f"{', '.join(FLOAT_TYPES)}{hint}")  # fmt: skip
+            hint = (
+                "; fp8 weights need their scales applied, which is not supported"
+                if dtype.startswith("F8")
+                else ""
+            )
+            raise CheckpointError(
+                f"{self.file(key)}: tensor {key!r} has type {dtype}; weights may be "
+                f"{', '.join(FLOAT_TYPES)}{hint}"
+            )
         return dtype
 
 
@@ -124,7 +137,9 @@ def _choose(directory: Path, names: Iterable[str]) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        raise CheckpointError(f"{directory}: several checkpoints and no index: {_listing(file.name for file in found)}")
+        raise CheckpointError(
+            f"{directory}: several checkpoints and no index: {listing(file.name for file in found)}"
+        )
     pickles = sorted(file for file in directory.iterdir() if file.suffix in PICKLE_SUFFIXES)
     if pickles:
         return pickles[0]
@@ -139,25 +154,29 @@ def _open_shards(index: Path) -> list[SafetensorsFile]:
         shards.setdefault(shard, []).append(key)
     for shard in shards:
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise CheckpointError(f"{index}: shard {shard!r} is not the name of a safetensors file beside the index")
+            raise CheckpointError(
+                f"{index}: shard {shard!r} is not the name of a safetensors file beside the index"
+            )
     absent_shards = [shard for shard in shards if not (index.parent / shard).is_file()]
     if absent_shards:
-        raise CheckpointError(f"{index}: shards that it names are missing: {_listing(absent_shards)}")
+        raise CheckpointError(f"{index}: shards that it names are missing: {listing(absent_shards)}")
     files = []
     for shard, keys in shards.items():
         file = SafetensorsFile(index.parent / shard)
         absent = [key for key in keys if key not in file.entries]
         if absent:
-            raise CheckpointError(f"{index}: places tensors in {shard} that are not there: {_listing(absent)}")
+            raise CheckpointError(f"{index}: places tensors in {shard} that are not there: {listing(absent)}")
         files.append(file)
     return files
 
 
 def _read_weight_map(index: Path) -> dict[str, str]:
     if index.stat().st_size > MAX_HEADER_NBYTES:
-        raise CheckpointError(f"{index}: {index.stat().st_size} bytes exceed the limit of {MAX_HEADER_NBYTES}")
+        raise CheckpointError(
+            f"{index}: {index.stat().st_size} bytes exceed the limit of {MAX_HEADER_NBYTES}"
+        )
     try:
-        content: Any = json.loads(index.read_bytes().decode("utf-8"), object_pairs_hook=_unique_keys)
+        content: Any = json.loads(index.read_bytes().decode("utf-8"), object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{index}: malformed index: {error}") from error
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
@@ -168,7 +187,7 @@ def _read_weight_map(index: Path) -> dict[str, str]:
     return weight_map
 
 
-def _listing(names: Iterable[str], limit: int = 10) -> str:
+def listing(names: Iterable[str], limit: int = 10) -> str:
     """The first `limit` names and how many more there are."""
     names = list(names)
     more = f" and {len(names) - limit} more" if len(names) > limit else ""

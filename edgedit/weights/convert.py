@@ -69,11 +69,15 @@ def _encode(values: np.ndarray, target: str, name: str) -> np.ndarray:
         with np.errstate(over="ignore"):
             halves = values.astype(np.float16)
         if np.isinf(halves).any():
-            raise CheckpointError(f"tensor {name!r} reaches {np.abs(values).max():.4g}, beyond the 65504 of f16; "
-                                  "load it as bf16 or f32")  # fmt: skip
+            raise CheckpointError(
+                f"tensor {name!r} reaches {np.abs(values).max():.4g}, beyond the 65504 of f16; "
+                "load it as bf16 or f32"
+            )
         return halves
     if not np.isfinite(values).all():
-        raise CheckpointError(f"tensor {name!r} has values that are not finite and cannot be quantised to {target}")
+        raise CheckpointError(
+            f"tensor {name!r} has values that are not finite and cannot be quantised to {target}"
+        )
     rows, columns = values.shape
     blocks = np.empty((rows, _ggml.row_nbytes(target, columns)), dtype=np.uint8)
     written = _ggml.lib.ggml_quantize_chunk(

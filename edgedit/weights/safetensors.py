@@ -84,12 +84,16 @@ class SafetensorsFile:
 
         entry = self.entries[name]
         if entry.dtype not in NUMPY_TYPE:
-            raise CheckpointError(f"{self.path}: tensor {name!r} has type {entry.dtype}, which is not supported; "
-                                  f"supported: {', '.join(NUMPY_TYPE)}")  # fmt: skip
+            raise CheckpointError(
+                f"{self.path}: tensor {name!r} has type {entry.dtype}, which is not supported; "
+                f"supported: {', '.join(NUMPY_TYPE)}"
+            )
         if self._map is None:
             self._map = np.memmap(self.path, dtype=np.uint8, mode="r")
             if len(self._map) != self.nbytes:
-                raise CheckpointError(f"{self.path}: changed size from {self.nbytes} to {len(self._map)} bytes")
+                raise CheckpointError(
+                    f"{self.path}: changed size from {self.nbytes} to {len(self._map)} bytes"
+                )
         span = np.asarray(self._map)[entry.begin : entry.end]
         return span.view(NUMPY_TYPE[entry.dtype]).reshape(entry.shape)
 
@@ -97,7 +101,9 @@ class SafetensorsFile:
 def _read_header(file: Any, nbytes: int, path: Path) -> tuple[dict[str, Any], int]:
     """The header as a dict and the offset at which the data begin."""
     if nbytes < LENGTH_NBYTES + 2:
-        raise CheckpointError(f"{path}: {nbytes} bytes are too few for a safetensors file; it is truncated or empty")
+        raise CheckpointError(
+            f"{path}: {nbytes} bytes are too few for a safetensors file; it is truncated or empty"
+        )
     length = int.from_bytes(file.read(LENGTH_NBYTES), "little")
     room = nbytes - LENGTH_NBYTES
     if length > min(room, MAX_HEADER_NBYTES):
@@ -109,13 +115,13 @@ def _read_header(file: Any, nbytes: int, path: Path) -> tuple[dict[str, Any], in
     if not text.startswith(b"{"):
         raise CheckpointError(f"{path}: header does not begin with '{{'; the file is not safetensors")
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique_keys)
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: malformed header: {error}") from error
     return header, LENGTH_NBYTES + length
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = dict(pairs)
     if len(keys) != len(pairs):
         repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
@@ -169,7 +175,9 @@ def _check_spans(entries: list[Entry], data_begin: int, file_nbytes: int, path: 
         if entry.begin < position:
             raise CheckpointError(f"{path}: tensors {previous!r} and {entry.name!r} overlap")
         if entry.begin > position:
-            raise CheckpointError(f"{path}: {entry.begin - position} bytes before tensor {entry.name!r} belong to none")
+            raise CheckpointError(
+                f"{path}: {entry.begin - position} bytes before tensor {entry.name!r} belong to none"
+            )
         position, previous = entry.end, entry.name
     if position != file_nbytes:
         raise CheckpointError(f"{path}: {file_nbytes - position} bytes after the last tensor belong to none")

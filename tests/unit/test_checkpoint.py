@@ -20,8 +20,8 @@ def write_shards(directory, weight_map=None, name="model"):
     save_file(ONE, directory / f"{name}-00001-of-00002.safetensors")
     save_file(TWO, directory / f"{name}-00002-of-00002.safetensors")
     if weight_map is None:
-        weight_map = {key: f"{name}-00001-of-00002.safetensors" for key in ONE}
-        weight_map |= {key: f"{name}-00002-of-00002.safetensors" for key in TWO}
+        weight_map = dict.fromkeys(ONE, f"{name}-00001-of-00002.safetensors")
+        weight_map |= dict.fromkeys(TWO, f"{name}-00002-of-00002.safetensors")
     index = directory / f"{name}.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 28}, "weight_map": weight_map}))
     return index
@@ -93,16 +93,27 @@ def test_one_tensor_in_two_shards_is_refused(tmp_path):
         Checkpoint.open(tmp_path)
 
 
-@pytest.mark.parametrize("shard", ["../model.safetensors", "/etc/passwd", "model.bin", "sub/model.safetensors"])
+@pytest.mark.parametrize(
+    "shard", ["../model.safetensors", "/etc/passwd", "model.bin", "sub/model.safetensors"]
+)
 def test_an_index_cannot_point_outside_its_directory_or_at_other_formats(tmp_path, shard):
     write_shards(tmp_path, {"a": shard})
     with pytest.raises(CheckpointError, match="not the name of a safetensors file beside the index"):
         Checkpoint.open(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": 1}}', "{", '{"weight_map": {"a": "x", "a": "y"}}']
-)  # fmt: skip
+MALFORMED = [
+    "",
+    "[]",
+    "{}",
+    '{"weight_map": {}}',
+    '{"weight_map": {"a": 1}}',
+    "{",
+    '{"weight_map": {"a": "x", "a": "y"}}',
+]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
 def test_a_malformed_index_is_refused_and_named(tmp_path, text):
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json"):
@@ -127,7 +138,9 @@ def test_a_directory_without_weights_and_one_with_too_many_say_so(tmp_path):
         Checkpoint.open(tmp_path)
     save_file(ONE, tmp_path / "one.safetensors")
     save_file(TWO, tmp_path / "two.safetensors")
-    with pytest.raises(CheckpointError, match=r"several checkpoints and no index: one\.safetensors, two\.safetensors"):
+    with pytest.raises(
+        CheckpointError, match=r"several checkpoints and no index: one\.safetensors, two\.safetensors"
+    ):
         Checkpoint.open(tmp_path)
 
 

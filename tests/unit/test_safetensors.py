@@ -91,11 +91,19 @@ BROKEN = {
     "offsets that are no pair": ({"w": entry(0, 8) | {"data_offsets": [0, 4, 8]}}, None, "not two integers"),
     "offsets that descend": ({"w": entry(8, 0)}, None, "not an ascending span"),
     "negative offset": ({"w": entry(-8, 0)}, None, "not an ascending span"),
-    "span that disagrees with the shape": ({"w": entry(0, 4)}, None, r"takes 8 bytes but data_offsets span 4"),
+    "span that disagrees with the shape": (
+        {"w": entry(0, 4)},
+        None,
+        r"takes 8 bytes but data_offsets span 4",
+    ),
     "span beyond the file": ({"w": entry(0, 16, (4,))}, None, "ends at byte"),
     "overlap": ({"a": entry(0, 8), "b": entry(4, 12)}, None, "'a' and 'b' overlap"),
     "same bytes twice": ({"a": entry(0, 8), "b": entry(0, 8)}, None, "overlap"),
-    "hole": ({"a": entry(0, 4, (1,)), "b": entry(8, 12, (1,))}, None, "4 bytes before tensor 'b' belong to none"),
+    "hole": (
+        {"a": entry(0, 4, (1,)), "b": entry(8, 12, (1,))},
+        None,
+        "4 bytes before tensor 'b' belong to none",
+    ),
     "bytes left over": ({"a": entry(0, 8)}, None, "4 bytes after the last tensor"),
     "metadata that is no map": ({"__metadata__": [1], "a": entry(0, 12, (3,))}, None, "__metadata__"),
 }
@@ -115,7 +123,7 @@ def test_a_broken_file_is_refused_and_named(tmp_path, case):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match="nothing.safetensors: cannot be read"):
+    with pytest.raises(CheckpointError, match=r"nothing\.safetensors: cannot be read"):
         SafetensorsFile(tmp_path / "nothing.safetensors")
 
 
