@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from edgedit.config import AXES, ParallelConfig
-from edgedit.errors import EdgeditError
+from edgedit.errors import EdgeditError, PeerLostError
 from edgedit.parallel.backends.local import Hub, LocalGroup, LocalMonitor
 from edgedit.parallel.backends.none import NoneGroup
 from edgedit.parallel.mesh import WORLD, Mesh
-from edgedit.parallel.monitor import Monitor
+from edgedit.parallel.monitor import Monitor, Trouble
 from edgedit.parallel.process_group import ProcessGroup
 
 Result = TypeVar("Result")
@@ -39,12 +39,12 @@ class ParallelContext:
         if self.config.backend == "mpi":
             from edgedit.parallel.joining import Joined
 
-            self._joined = Joined(self.config)
+            self._joined = Joined(self.config, self.mesh, self.close)
             self._monitor = self._joined.monitor
         elif self.config.backend == "local":
             if _hub is None:
                 raise ValueError("backend local runs ranks as threads of one process: use ParallelContext.local")
-            self._monitor = LocalMonitor(self.rank, self.world_size, _hub)
+            self._monitor = LocalMonitor(self.mesh, self.rank, _hub)
         else:
             self._monitor = Monitor(self.rank, self.world_size)
         self._groups = {axis: self._make_group(axis) for axis in (WORLD, *AXES)}
@@ -74,7 +74,7 @@ class ParallelContext:
                     results[rank] = fn(context)
             except BaseException as error:
                 errors.append(error)
-                hub.failures.append((rank, repr(error)))
+                hub.failures.append((rank, Trouble(PeerLostError, f"rank {rank} failed: {error!r}")))
 
         threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(world_size)]
         for thread in threads:
@@ -130,9 +130,8 @@ class ParallelContext:
         if self._monitor.is_closed:
             self._let_go()
             return
-        calls_made = {axis: group.calls_made for axis, group in self._groups.items()}
         try:
-            self._monitor.leave(calls_made, self._progress)
+            self._monitor.leave(self._progress)
             for group in self._groups.values():
                 group.close()
         finally:

@@ -8,8 +8,10 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
+from edgedit.errors import CollectiveTimeout, EdgeditError, PeerLostError
 from edgedit.parallel.backends import mpi
 from edgedit.parallel.liveness import PeerMonitor
 
@@ -24,10 +26,10 @@ _finalize_would_hang = False
 class Guard:
     """Watches over the ways out of this process while a context is open, and after it has failed."""
 
-    def __init__(self, monitor: PeerMonitor) -> None:
+    def __init__(self, monitor: PeerMonitor, close: Callable[[], None]) -> None:
         global _current
         self._monitor = monitor
-        self._previous_hook = _current._previous_hook if _current else sys.excepthook
+        self._close = close
         sys.excepthook = self._on_exception
         if _current is None:
             atexit.register(_at_exit)
@@ -37,20 +39,30 @@ class Guard:
 
     def release(self) -> None:
         """The context was closed in order: this process may end as it likes."""
-        sys.excepthook = self._previous_hook
+        sys.excepthook = sys.__excepthook__
         if signal.getsignal(signal.SIGTERM) is _raise_interrupt:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def close_if_open(self) -> None:
+        """Close a context that the program left open. Raises `EdgeditError` if a peer fails instead."""
+        if not self._monitor.is_closed:
+            self._close()
 
     def _on_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        rank, world_size = self._monitor.rank, self._monitor.world_size
-        prefix = f"[rank {rank}/{world_size}] "
-        report = "".join(traceback.format_exception(kind, error, trace))
-        sys.stderr.write("".join(prefix + line for line in report.splitlines(keepends=True)))
-        reason = "".join(traceback.format_exception_only(kind, error)).strip()
-        where = self._monitor.where()
-        self._monitor.tell(f"{where}: {reason}" if where else reason)
+        monitor = self._monitor
+        reason = monitor.without_prefix("".join(traceback.format_exception_only(kind, error)).strip())
+        # Where another rank is the cause, or the user, it is not this rank's stack that explains anything.
+        if issubclass(kind, (PeerLostError, CollectiveTimeout)):
+            report = monitor.without_prefix(str(error))
+        elif issubclass(kind, KeyboardInterrupt):
+            report = reason
+        else:
+            report = "".join(traceback.format_exception(kind, error, trace))
+        sys.stderr.write("".join(f"{monitor.prefix()}{line}\n" for line in report.splitlines()))
+        if monitor.failure is None:
+            monitor.failed(EdgeditError(monitor.describe(None, reason)))
         self._monitor.wait_for_peers_to_end(_REPORT_S)
         # Abort goes through the launcher; should that not answer, this rank ends all the same.
         timer = threading.Timer(_ABORT_S, os._exit, (1,))
@@ -70,7 +82,12 @@ def _raise_interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def _at_exit() -> None:
-    # mpi4py finalises MPI after this; with a dead peer that never returns.
+    """Before mpi4py finalises MPI, which with a dead or absent peer never returns."""
+    try:
+        if _current is not None:
+            _current.close_if_open()
+    except EdgeditError as error:
+        print(error, file=sys.stderr)
     if _finalize_would_hang:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import edgedit
 from edgedit.config import ParallelConfig
@@ -10,6 +10,7 @@ from edgedit.errors import EdgeditError
 from edgedit.parallel import ending
 from edgedit.parallel.backends import mpi
 from edgedit.parallel.liveness import PeerMonitor
+from edgedit.parallel.mesh import Mesh
 from edgedit.parallel.process_group import ProcessGroup
 from edgedit.parallel.wire import Meeting
 
@@ -17,7 +18,7 @@ from edgedit.parallel.wire import Meeting
 class Joined:
     """MPI, control channel and exit guard of one context."""
 
-    def __init__(self, config: ParallelConfig) -> None:
+    def __init__(self, config: ParallelConfig, mesh: Mesh, close: Callable[[], None]) -> None:
         self._comm = mpi.world(config)
         one_host = config.local_world_size == config.world_size
         meeting = Meeting(config.rank, one_host)
@@ -25,8 +26,8 @@ class Joined:
         hellos = mpi.meet(self._comm, {"card": meeting.card(), "settings": settings}, config.timeout_s)
         _compare_settings([hello["settings"] for hello in hellos], config)
         connections = meeting.join([hello["card"] for hello in hellos], config.timeout_s)
-        self.monitor = PeerMonitor(config.rank, config.world_size, connections, config.timeout_s)
-        self._guard = ending.Guard(self.monitor)
+        self.monitor = PeerMonitor(mesh, config.rank, connections, config.timeout_s)
+        self._guard = ending.Guard(self.monitor, close)
 
     def make_group(self, axis: str, ranks: Sequence[int]) -> ProcessGroup:
         return mpi.MpiGroup(axis, ranks, self.monitor.rank, self.monitor, self._comm)

@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgedit.errors import CollectiveTimeout, PeerLostError
+from edgedit.errors import CollectiveError, CollectiveTimeout, PeerLostError
+from edgedit.parallel.deadlock import DeadlockDetector, Report
+from edgedit.parallel.mesh import Mesh
 from edgedit.parallel.monitor import Monitor, Trouble
 from edgedit.parallel.waiting import Backoff
 from edgedit.parallel.wire import Connection
@@ -24,18 +26,22 @@ from edgedit.parallel.wire import Connection
 # How long the main thread may take to notice that the run is over.
 _GRACE_S = 3.0
 _LONGEST_BEAT_S = 0.25
+_ERRORS = {error.__name__: error for error in (CollectiveError, PeerLostError, CollectiveTimeout)}
 
 
 class PeerMonitor(Monitor):
     """The monitor of a rank with a process to itself; `connections` lead to all other ranks."""
 
-    def __init__(self, rank: int, world_size: int, connections: Sequence[Connection], timeout_s: float) -> None:
-        super().__init__(rank, world_size)
+    def __init__(self, mesh: Mesh, rank: int, connections: Sequence[Connection], timeout_s: float) -> None:
+        super().__init__(rank, mesh.world_size)
         self._timeout_s = timeout_s
         self._beat_s = min(_LONGEST_BEAT_S, timeout_s / 8)
         self._connections = {connection.rank: connection for connection in connections}
         self._last_seen_s = {peer: time.monotonic() for peer in self._connections}
         self._peer_is_at: dict[int, str] = {}
+        self._reports: dict[int, Report] = {}
+        self._num_beats = 0
+        self._detector = DeadlockDetector(rank, mesh.group_of)
         self._left: dict[int, dict[str, int]] = {}
         self._trouble: Trouble | None = None
         self._trouble_since_s = 0.0
@@ -54,21 +60,21 @@ class PeerMonitor(Monitor):
     def has_left(self, rank: int) -> Mapping[str, int] | None:
         return self._left.get(rank)
 
-    def tell(self, message: str) -> None:
+    def tell(self, trouble: Trouble) -> None:
         self._noticed.set()
-        self._post({"type": "failed", "message": message})
+        self._post({"type": "failed", "error": trouble.error.__name__, "text": trouble.text})
 
-    def leave(self, calls_made: Mapping[str, int], progress: Callable[[], None]) -> None:
-        self._post({"type": "left", "calls_made": dict(calls_made)})
+    def leave(self, progress: Callable[[], None]) -> None:
+        self._post({"type": "left", "calls_made": self.calls_made})
         backoff = Backoff()
         while len(self._left) < len(self._connections):
             trouble = self._trouble
             if trouble is not None:
-                raise self.failed(trouble.error(self.describe(None, f"while closing: {trouble.text}")))
+                raise self.lost(None, trouble, "closing the context")
             progress()
             backoff.pause()
 
-    def stop(self, ranks: Sequence[int] = ()) -> None:
+    def stop(self) -> None:
         self._noticed.set()
         self._stopping.set()
         self._bell_rope.close()
@@ -115,17 +121,24 @@ class PeerMonitor(Monitor):
         for message in messages:
             kind = message.get("type")
             if kind == "beat":
-                self._peer_is_at[peer] = str(message.get("where", ""))
+                self._peer_is_at[peer] = str(message["where"])
+                self._reports[peer] = Report(*message["report"])
             elif kind == "left":
                 self._left[peer] = {str(name): int(count) for name, count in message["calls_made"].items()}
             elif kind == "failed":
-                self._set_trouble(Trouble(PeerLostError, f"rank {peer} failed: {message.get('message')}"))
+                error = _ERRORS.get(str(message.get("error")), PeerLostError)
+                self._set_trouble(Trouble(error, str(message.get("text"))))
         if not connection.is_open and peer not in self._left:
             self._set_trouble(Trouble(PeerLostError, f"rank {peer} died{self._last_known(peer)}"))
         return connection.is_open
 
     def _beat(self) -> None:
-        message = {"type": "beat", "where": self.where()}
+        self._num_beats += 1
+        report = self._reports[self.rank] = self.report(self._num_beats)
+        circle = self._detector.look(self._reports) if report.group else None
+        if circle:
+            self._set_trouble(Trouble(CollectiveError, circle))
+        message = {"type": "beat", "where": self.where(), "report": report}
         with self._lock:
             for connection in self._connections.values():
                 # A peer that does not read keeps the beats it has; more would only pile up.
@@ -158,8 +171,8 @@ class PeerMonitor(Monitor):
     def _end_if_unnoticed(self, now_s: float) -> None:
         if self._trouble is None or self._noticed.is_set() or now_s - self._trouble_since_s < _GRACE_S:
             return
-        message = self.describe(None, f"{self._trouble.text}; this rank is busy outside of any collective and ends now")
-        self._post({"type": "failed", "message": message})
+        message = self.describe(None, f"{self._trouble.text}; this rank is busy, and ends without finishing that")
+        self.tell(self._trouble)
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, (message + "\n").encode())
         os._exit(1)
 

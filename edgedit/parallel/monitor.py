@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from edgedit.errors import CollectiveError, EdgeditError
+from edgedit.errors import CollectiveError, EdgeditError, PeerLostError
 from edgedit.parallel.call import Call
+from edgedit.parallel.deadlock import Report
 
 AnyError = TypeVar("AnyError", bound=EdgeditError)
 
@@ -26,6 +27,8 @@ class Monitor:
         self.world_size = world_size
         self.failure: str | None = None  # set once; the context is closed from then on
         self.recoverable = True  # whether the backend survives the failure, so that a new context can be made
+        self.calls_made: dict[str, int] = {}  # collectives begun, by group
+        self.waiting_in: Call | None = None
         self._closed = False
         self._step: int | None = None
         self._phase: str | None = None
@@ -43,7 +46,7 @@ class Monitor:
     def describe(self, call: Call | None, reason: str) -> str:
         """The message of a failure: rank, step, collective and tensor, reason."""
         parts = [part for part in (self.where(), str(call) if call else "", reason) if part]
-        return f"[rank {self.rank}/{self.world_size}] {': '.join(parts)}"
+        return self.prefix() + ": ".join(parts)
 
     def check(self, call: Call) -> None:
         """Raise if the context is closed, or if a peer is in trouble already."""
@@ -53,15 +56,37 @@ class Monitor:
             raise CollectiveError(self.describe(call, "the context is closed"))
         trouble = self.trouble()
         if trouble is not None:
-            raise self.failed(trouble.error(self.describe(call, trouble.text)))
+            raise self.lost(call, trouble)
 
-    def failed(self, error: AnyError, recoverable: bool = False) -> AnyError:
-        """Close the context because of `error` and tell the peers; returns `error`, to be raised."""
+    def lost(self, call: Call | None, trouble: Trouble, waiting_for: str = "") -> CollectiveError:
+        """Close the context because of a peer; returns the error, to be raised."""
+        reason = f"{trouble.text}; {waiting_for}" if waiting_for else trouble.text
+        return self.failed(trouble.error(self.describe(call, reason)), cause=trouble)
+
+    def failed(self, error: AnyError, recoverable: bool = False, cause: Trouble | None = None) -> AnyError:
+        """Close the context because of `error` and tell the peers; returns `error`, to be raised.
+
+        `cause` is the trouble of another rank that led to it: what the peers are told then, so that all name the same.
+        """
         if self.failure is None:
             self.failure = str(error)
             self.recoverable = recoverable
-            self.tell(str(error))
+            self.tell(cause or Trouble(PeerLostError, f"rank {self.rank} failed: {self.without_prefix(str(error))}"))
         return error
+
+    def prefix(self) -> str:
+        return f"[rank {self.rank}/{self.world_size}] "
+
+    def without_prefix(self, message: str) -> str:
+        return message.removeprefix(self.prefix())
+
+    def report(self, number: int) -> Report:
+        """What this rank says of itself to those who look for deadlocks."""
+        call = self.waiting_in
+        # A message between two ranks may be under way already, so a wait for one proves nothing.
+        if call is None or call.kind in ("send", "recv"):
+            return Report(number, "", 0, "", dict(self.calls_made))
+        return Report(number, call.group, call.sequence, str(call), dict(self.calls_made))
 
     def mark_closed(self) -> None:
         self._closed = True
@@ -80,14 +105,14 @@ class Monitor:
         """How many calls a rank had made on each group when it closed its context; None while it has not."""
         return None
 
-    def tell(self, message: str) -> None:
-        """Send `message` to all peers as the reason why this rank ends."""
+    def tell(self, trouble: Trouble) -> None:
+        """Let all peers know why no collective will finish any more."""
 
-    def leave(self, calls_made: Mapping[str, int], progress: Callable[[], None]) -> None:
+    def leave(self, progress: Callable[[], None]) -> None:
         """Say that this rank makes no more calls, and wait until every peer has said so.
 
         `progress` is called now and then: it keeps messages of this rank moving.
         """
 
-    def stop(self, ranks: Sequence[int] = ()) -> None:
+    def stop(self) -> None:
         """Let go of everything held for the peers."""

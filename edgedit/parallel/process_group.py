@@ -38,11 +38,6 @@ class ProcessGroup(ABC):
         self._monitor = monitor
         self._sequence = 0
 
-    @property
-    def calls_made(self) -> int:
-        """Collectives that this rank has begun."""
-        return self._sequence
-
     # Collectives ------------------------------------------------------------------------------------------------
 
     def barrier(self, *, label: str = "") -> None:
@@ -199,6 +194,7 @@ class ProcessGroup(ABC):
 
     def _next(self) -> int:
         self._sequence += 1
+        self._monitor.calls_made[self.name] = self._sequence
         return self._sequence
 
     def _begin(self, call: Call, verified: bool) -> list[Call]:

@@ -68,15 +68,20 @@ class Polled(Work):
 
     def wait(self) -> None:
         backoff = Backoff()
-        while not self.is_done():
-            self._stop_for_trouble()
-            self._stop_for_absent_peers()
-            backoff.pause()
+        self._monitor.waiting_in = self._call
+        try:
+            while not self.is_done():
+                self._stop_for_trouble()
+                self._stop_for_absent_peers()
+                backoff.pause()
+        finally:
+            self._monitor.waiting_in = None
 
     def _stop_for_trouble(self) -> None:
         trouble = self._monitor.trouble()
         if trouble is not None and not ready_within(self.is_done, _LAST_CHANCE_S):
-            self._fail(trouble.error, f"{trouble.text}; {self._waiting_for()}")
+            missing = self._missing()
+            raise self._monitor.lost(self._call, trouble, f"waiting for ranks {missing}" if missing else "")
 
     def _stop_for_absent_peers(self) -> None:
         to_peer = self._call.kind in ("send", "recv")
@@ -86,11 +91,5 @@ class Polled(Work):
                 continue
             # It says goodbye after its last message, so only what is in flight can still come.
             if not ready_within(self.is_done, _IN_FLIGHT_S if to_peer else _LAST_CHANCE_S):
-                self._fail(CollectiveError, f"rank {rank} has closed its context without making this call")
-
-    def _waiting_for(self) -> str:
-        missing = self._missing()
-        return f"waiting for ranks {missing}" if missing else "waiting for the others"
-
-    def _fail(self, error: type[CollectiveError], reason: str) -> None:
-        raise self._monitor.failed(error(self._monitor.describe(self._call, reason)))
+                reason = f"rank {rank} has closed its context without making this call"
+                raise self._monitor.failed(CollectiveError(self._monitor.describe(self._call, reason)))

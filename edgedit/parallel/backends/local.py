@@ -7,18 +7,22 @@ order in which a rank waits for its work does not matter.
 from __future__ import annotations
 
 import ctypes
-import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from edgedit import dtypes
-from edgedit.errors import PeerLostError
+from edgedit.errors import CollectiveError
 from edgedit.parallel.buffer import Buffer, copy_elements
 from edgedit.parallel.call import Call
+from edgedit.parallel.deadlock import DeadlockDetector
+from edgedit.parallel.mesh import Mesh
 from edgedit.parallel.monitor import Monitor, Trouble
 from edgedit.parallel.process_group import ProcessGroup
 from edgedit.parallel.waiting import Backoff, Polled
 from edgedit.parallel.work import Work
+
+_LOOK_S = 0.25  # how often a waiting rank looks for a deadlock
 
 
 class Hub:
@@ -26,38 +30,47 @@ class Hub:
 
     def __init__(self) -> None:
         self.mail: dict[Hashable, bytes] = {}
-        self.failures: list[tuple[int, str]] = []  # the first one is the cause
+        self.failures: list[tuple[int, Trouble]] = []  # the first one is the cause
         self.left: dict[int, dict[str, int]] = {}
-        self.lock = threading.Lock()
+        self.monitors: dict[int, LocalMonitor] = {}
 
 
 class LocalMonitor(Monitor):
     """Failure and departure of the other threads."""
 
-    def __init__(self, rank: int, world_size: int, hub: Hub) -> None:
-        super().__init__(rank, world_size)
+    def __init__(self, mesh: Mesh, rank: int, hub: Hub) -> None:
+        super().__init__(rank, mesh.world_size)
         self.hub = hub
+        hub.monitors[rank] = self
+        self._detector = DeadlockDetector(rank, mesh.group_of)
+        self._num_looks = 0
+        self._next_look_s = 0.0
 
     def trouble(self) -> Trouble | None:
-        for rank, message in self.hub.failures[:1]:
+        for rank, trouble in self.hub.failures[:1]:
             if rank != self.rank:
-                return Trouble(PeerLostError, f"rank {rank} failed: {message}")
-        return None
+                return trouble
+        if self.waiting_in is None or time.monotonic() < self._next_look_s:
+            return None
+        self._next_look_s = time.monotonic() + _LOOK_S
+        self._num_looks += 1
+        reports = {rank: monitor.report(self._num_looks) for rank, monitor in list(self.hub.monitors.items())}
+        circle = self._detector.look(reports)
+        return Trouble(CollectiveError, circle) if circle else None
 
     def has_left(self, rank: int) -> Mapping[str, int] | None:
         return self.hub.left.get(rank)
 
-    def tell(self, message: str) -> None:
-        with self.hub.lock:
-            self.hub.failures.append((self.rank, message))
+    def tell(self, trouble: Trouble) -> None:
+        self.hub.failures.append((self.rank, trouble))
 
-    def leave(self, calls_made: Mapping[str, int], progress: Callable[[], None]) -> None:
-        self.hub.left[self.rank] = dict(calls_made)
+    def leave(self, progress: Callable[[], None]) -> None:
+        self.hub.left[self.rank] = dict(self.calls_made)
         backoff = Backoff()
         while len(self.hub.left) < self.world_size:
             trouble = self.trouble()
             if trouble is not None:
-                raise self.failed(trouble.error(self.describe(None, f"while closing: {trouble.text}")))
+                raise self.lost(None, trouble, "closing the context")
             backoff.pause()
 
 

@@ -200,9 +200,7 @@ class MpiGroup(ProcessGroup):
                 ready_within(lambda: self._monitor.trouble() is not None, _EXPLANATION_S)
                 trouble = self._monitor.trouble()
                 if trouble is not None:
-                    raise self._monitor.failed(
-                        trouble.error(self._monitor.describe(call, trouble.text))
-                    ) from error
+                    raise self._monitor.lost(call, trouble) from error
                 reason = f"MPI: {error.Get_error_string()}"
                 raise self._monitor.failed(CollectiveError(self._monitor.describe(call, reason))) from error
 

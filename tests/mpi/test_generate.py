@@ -1,0 +1,149 @@
+"""``edgedit generate`` under mpiexec: any number of ranks draws what one rank draws."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from launch import check_ok, mpirun
+from PIL import Image
+from tiny import write_flux_pipeline
+
+from edgedit import cli
+
+EMBEDDED = ["-p", "a red apple", "--steps", "3", "--seed", "5", "--threads", "1"]
+GUIDED = [*EMBEDDED, "--negative-prompt", "two blue dogs on a table", "--true-cfg-scale", "2.5"]
+
+
+class Drawing:
+    """Files and JSON of one ``generate`` command."""
+
+    def __init__(self, folder, name):
+        self.picture, self.latents_file = folder / f"{name}.png", folder / f"{name}.npy"
+        self.report = None
+
+    def flags(self):
+        return ["-o", str(self.picture), "--latents-out", str(self.latents_file), "--json"]
+
+    @property
+    def latents(self):
+        return np.load(self.latents_file)
+
+    @property
+    def pixels(self):
+        with Image.open(self.picture) as picture:
+            return np.asarray(picture).astype(int)
+
+
+def on_ranks(folder, num_ranks, *flags):
+    drawing = Drawing(folder, f"ranks{num_ranks}")
+    done = mpirun(num_ranks, "edgedit", "generate", *flags, *drawing.flags())
+    drawing.report = json.loads(check_ok(done))  # one object on stdout: only one rank printed
+    drawing.notes = done.stderr
+    return drawing
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Draws on one rank in this process; each set of flags once."""
+    folder, kept = tmp_path_factory.mktemp("alone"), {}
+
+    def draw(*flags):
+        if flags not in kept:
+            drawing = Drawing(folder, str(len(kept)))
+            assert cli.main(["generate", *flags, *drawing.flags(), "--quiet"]) == 0
+            kept[flags] = drawing
+        return kept[flags]
+
+    return draw
+
+
+@pytest.fixture(scope="module")
+def seven_heads(tmp_path_factory):
+    return write_flux_pipeline(tmp_path_factory.mktemp("seven") / "flux", heads=7, t5_length=5, guidance=True)
+
+
+@pytest.fixture(scope="module")
+def twelve_heads(tmp_path_factory):
+    return write_flux_pipeline(
+        tmp_path_factory.mktemp("twelve") / "flux", heads=12, t5_length=5, dtype="BF16"
+    )
+
+
+def assert_same_picture(drawing, expected):
+    latents = drawing.latents
+    assert np.isfinite(latents).all()
+    assert latents.shape == expected.latents.shape
+    assert latents.dtype == np.float32
+    np.testing.assert_allclose(latents, expected.latents, rtol=0, atol=1e-5)
+    assert np.abs(drawing.pixels - expected.pixels).max() <= 1
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+def test_ulysses_draws_what_one_rank_draws(tmp_path, alone, num_ranks):
+    drawing = on_ranks(tmp_path, num_ranks, *EMBEDDED, "--ulysses", num_ranks)
+    assert_same_picture(drawing, alone(*EMBEDDED))
+    assert drawing.report["world_size"] == num_ranks
+    assert drawing.report["axes"] == {
+        **dict.fromkeys(["tp", "ring", "kv_gather", "cfg", "dp"], 1),
+        "ulysses": num_ranks,
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"ranks{num_ranks}.npy",
+        f"ranks{num_ranks}.png",
+    ]
+
+
+@pytest.mark.parametrize("ulysses", [1, 2, 3])
+def test_guidance_over_ranks_draws_what_one_rank_draws(tmp_path, alone, ulysses):
+    drawing = on_ranks(tmp_path, 2 * ulysses, *GUIDED, "--cfg", "2", "--ulysses", ulysses)
+    expected = alone(*GUIDED)
+    assert_same_picture(drawing, expected)
+    if ulysses == 1:
+        np.testing.assert_array_equal(drawing.latents, expected.latents)
+    assert np.abs(expected.latents - alone(*EMBEDDED).latents).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "model"), [(5, "seven_heads"), (7, "seven_heads"), (7, "twelve_heads")]
+)
+def test_lengths_and_heads_that_divide_by_nothing(request, tmp_path, alone, num_ranks, model):
+    directory = request.getfixturevalue(model)
+    # 5 x 9 image tokens, 5 text tokens, two prompts
+    flags = ["--model", str(directory), "-p", "a cat", "-p", "a dog", "--height", "20", "--width", "36"]
+    flags += ["--steps", "2", "--seed", "1", "--threads", "1", "--max-sequence-length", "5"]
+    expected = alone(*flags, "--num-images", "1")
+    drawing = on_ranks(tmp_path, num_ranks, *flags, "--ulysses", num_ranks)
+    assert drawing.latents.shape == (2, 4, 10, 18)
+    np.testing.assert_allclose(drawing.latents, expected.latents, rtol=0, atol=1e-5)
+    assert [path.rsplit("-", 1)[1] for path in drawing.report["outputs"]] == ["0.png", "1.png"]
+
+
+def test_one_seed_is_drawn_printed_and_shared(tmp_path):
+    flags = ["-p", "a cat", "--steps", "1", "--threads", "1"]
+    picture = tmp_path / "a.png"
+    done = mpirun(2, "edgedit", "generate", *flags, "--cfg", "2", "-o", picture)
+    seed, path = check_ok(done).splitlines()
+    assert path == str(picture)
+    with Image.open(picture) as first:
+        stored = json.loads(first.text["edgedit"])
+        pixels = np.asarray(first).astype(int)
+    assert seed == f"seed {stored['seed']}"
+    assert re.search(r"cfg 2: the request has one guidance branch, ranks 1 repeat others", done.stderr)
+    again = Drawing(tmp_path, "again")
+    assert cli.main(["generate", *flags, "--seed", str(stored["seed"]), *again.flags()]) == 0
+    assert np.abs(again.pixels - pixels).max() <= 1
+
+
+def test_bad_input_ends_every_rank_before_work_with_one_message(tmp_path):
+    done = mpirun(
+        2, "edgedit", "generate", "-p", "a cat", "--ulysses", "2", "-o", tmp_path / "missing" / "a.png"
+    )
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "there is no directory" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = mpirun(3, "edgedit", "generate", "-p", "a cat", "-o", tmp_path / "a.png")
+    assert done.returncode != 0
+    assert done.stderr.count("choose: ") == 1
+    assert list(tmp_path.iterdir()) == []
