@@ -110,12 +110,13 @@ class Tokenizer:
         ids = np.full((len(texts), length), self.pad_id, dtype=np.int32)
         num_tokens = []
         for row, text in zip(ids, texts, strict=True):
-            tokens = self._tokens(text)
+            encoding = self._encoding(text)
+            tokens = encoding.ids
             num_tokens.append(len(self.prefix_ids) + len(tokens) + len(self.suffix_ids))
             if num_tokens[-1] > length:
+                lost = text[encoding.offsets[room][0] :]
                 warnings.warn(
-                    f"a prompt of {num_tokens[-1]} tokens is cut to {length}; lost: "
-                    f"{self.backend.decode(tokens[room:])!r}",
+                    f"a prompt of {num_tokens[-1]} tokens is cut to {length}; lost: {lost.strip()!r}",
                     stacklevel=2,
                 )
             kept = [*self.prefix_ids, *tokens[:room], *self.suffix_ids]
@@ -123,10 +124,10 @@ class Tokenizer:
             row[start : start + len(kept)] = kept
         return ids, num_tokens
 
-    def _tokens(self, text: str) -> list[int]:
-        """Ids of the text alone, without special tokens around it."""
+    def _encoding(self, text: str) -> tokenizers.Encoding:
+        """The text alone, without special tokens around it."""
         try:
-            return self.backend.encode(text, add_special_tokens=False).ids
+            return self.backend.encode(text, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             raise ValueError(f"a prompt must be a string of valid Unicode text, not {text!r}") from error
 
