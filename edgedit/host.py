@@ -29,9 +29,10 @@ def default_threads(local_world_size: int) -> int:
 
 
 def rest_waiting_threads(env: MutableMapping[str, str]) -> None:
-    """Make OpenMP's waiting threads give up their core: ranks that share cores would starve each other.
+    """Make OpenMP's waiting threads give up their core instead of spinning.
 
-    Has an effect only before ggml is loaded. A value that the user set is kept.
+    Spinning threads starve whoever shares the cores, other ranks or other programs, and then each other: a step
+    can take ten times as long. Has an effect only before ggml is loaded. A value that the user set is kept.
     """
     env.setdefault("OMP_WAIT_POLICY", "passive")
 

@@ -83,8 +83,7 @@ class Pipeline(ABC):
             else parallel or ParallelConfig.from_env()
         )
         settings.check_parallel(config)
-        if config.local_world_size > 1:
-            host.rest_waiting_threads(os.environ)
+        host.rest_waiting_threads(os.environ)
         context = ParallelContext(config) if own else parallel
         try:
             shown = Progress(progress and context.rank == 0)
