@@ -36,25 +36,27 @@ def check_program(
 
 def _check_nodes(nodes: Sequence[Node], num_collectives: int) -> None:
     for position, node in enumerate(nodes):
-        where = f"node {position} {node.name!r} ({node.op})"
-        if node.index != position:
-            raise EdgeditError(f"{where} has id {node.index}; ids are positions in program order")
-        for source in node.inputs if node.base is None else (*node.inputs, node.base):
-            if not 0 <= source < len(nodes):
-                raise EdgeditError(f"{where} reads node {source}; there are only {len(nodes)} nodes")
-            if source >= position:
-                raise EdgeditError(
-                    f"{where} reads node {source} {nodes[source].name!r}, which does not come before it: "
-                    f"the program has a cycle or is out of order"
-                )
-        if (node.op in ("start", "wait")) != (node.collective is not None):
-            raise EdgeditError(
-                f"{where} has collective {node.collective}; start and wait nodes have one, others have none"
+        problem = _problem_of(nodes, position, node, num_collectives)
+        if problem:
+            raise EdgeditError(f"node {position} {node.name!r} ({node.op}) {problem}")
+
+
+def _problem_of(nodes: Sequence[Node], position: int, node: Node, num_collectives: int) -> str | None:
+    if node.index != position:
+        return f"has id {node.index}; ids are positions in program order"
+    for source in node.inputs if node.base is None else (*node.inputs, node.base):
+        if not 0 <= source < len(nodes):
+            return f"reads node {source}; there are only {len(nodes)} nodes"
+        if source >= position:
+            return (
+                f"reads node {source} {nodes[source].name!r}, which does not come before it: "
+                f"the program has a cycle or is out of order"
             )
-        if node.collective is not None and not 0 <= node.collective < num_collectives:
-            raise EdgeditError(
-                f"{where} belongs to collective {node.collective}; there are {num_collectives}"
-            )
+    if (node.op in ("start", "wait")) != (node.collective is not None):
+        return f"has collective {node.collective}; start and wait nodes have one, others have none"
+    if node.collective is not None and not 0 <= node.collective < num_collectives:
+        return f"belongs to collective {node.collective}; there are {num_collectives}"
+    return None
 
 
 def _check_ranks(collective: Collective, first: Collective, degree: int) -> None:

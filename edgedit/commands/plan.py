@@ -1,0 +1,160 @@
+"""``edgedit plan``: what a layout would do, without weights and without MPI."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgedit import presets
+from edgedit.commands import output
+from edgedit.commands.options import DTYPES, add_parallel_arguments, parallel_options
+from edgedit.commands.plan_subject import Subject, find_subject
+from edgedit.config import ParallelConfig
+from edgedit.graph.forecast import Forecast, RankForecast, as_json
+from edgedit.graph.page import as_text
+from edgedit.parallel.mesh import Mesh
+from edgedit.parallel.split import array_split
+from edgedit.pipelines.request import Request
+from edgedit.pipelines.settings import EMBEDDED
+
+if TYPE_CHECKING:
+    from edgedit.models.flux import FluxConfig
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    known = ", ".join([EMBEDDED, *presets.names()])
+    add("--model", default=EMBEDDED, metavar="MODEL",
+        help=f"{known}, a diffusers directory, or a transformer's config.json (default: {EMBEDDED})")  # fmt: skip
+    add("--width", type=int, metavar="PX", help="default: the model's own size")
+    add("--height", type=int, metavar="PX", help="default: the model's own size")
+    add("--steps", type=int, default=28, metavar="N", help="denoising steps (default: %(default)s)")
+    add("--true-cfg-scale", type=float, default=1.0, metavar="X",
+        help="above 1: two guidance branches, as with a negative prompt")  # fmt: skip
+    add("--num-images", type=int, default=1, metavar="N", help="pictures drawn together")
+    add("--max-sequence-length", type=int, metavar="N", help="text tokens (default: the model's limit)")
+    add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
+    add("--rank", type=int, default=0, metavar="R", help="whose segments to show (default: %(default)s)")
+    add("--ranks-detail", action="store_true", help="one line a rank, however many there are")
+    add("--full", action="store_true", help="every step, instead of repeated blocks once")
+    add("--plot", type=Path, metavar="FILE.svg", help="also draw the steps of the rank (needs matplotlib)")
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    add_parallel_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.plot is not None and args.plot.suffix not in (".svg", ".png", ".pdf"):
+        raise ValueError(f"--plot {str(args.plot)!r}: the name must end in .svg, .png or .pdf")
+        output.check_writable([args.plot])
+    forecast = forecast_of(args)
+    if args.plot is not None:
+        from edgedit.graph.picture import draw
+
+        picture_format = args.plot.suffix.removeprefix(".")
+        output.write_files({args.plot: lambda partial: draw(forecast, partial, picture_format)})
+    if args.json:
+        print(json.dumps(as_json(forecast)))
+    else:
+        print(as_text(forecast, full=args.full, every_rank=args.ranks_detail))
+    return 0
+
+
+def forecast_of(args: argparse.Namespace) -> Forecast:
+    """The forecast of a command line. ValueError for a model, request or layout that cannot work."""
+    from edgedit.models.flux import FluxConfig
+
+    subject = find_subject(args.model)
+    network = FluxConfig.from_dict(subject.transformer)
+    options, chosen = parallel_options(args, network.num_attention_heads)
+    parallel = ParallelConfig.for_plan(**options)
+    request = _request(args, subject)
+    mesh = Mesh(parallel)
+    if not 0 <= args.rank < mesh.world_size:
+        raise ValueError(
+            f"--rank {args.rank} is outside the world of {mesh.world_size}; legal: 0 to {mesh.world_size - 1}"
+        )
+    image_tokens = (request.height // subject.limits.multiple) * (request.width // subject.limits.multiple)
+    graph_of = _Graphs(network, request.batch, image_tokens, request.max_sequence_length, args.dtype, options)
+    # The rank in detail comes first: of ranks with equal shards the first one is described.
+    described = {rank: graph_of.rank(rank) for rank in [args.rank, *range(mesh.world_size)]}
+    branches = len(request.branches)
+    return Forecast(
+        title=f"{subject.title} at {request.width} x {request.height} px",
+        facts={
+            "model": args.model,
+            "dtype": args.dtype,
+            "wire_dtype": parallel.wire_dtype,
+            "batch": request.batch,
+            "image_tokens": image_tokens,
+            "text_tokens": request.max_sequence_length,
+        },
+        mesh=mesh,
+        ranks=tuple(described[rank] for rank in range(mesh.world_size)),
+        detail=args.rank,
+        steps=request.num_inference_steps,
+        branches=branches,
+        notes=tuple([chosen] if chosen else []) + _notes(mesh, branches),
+    )
+
+
+def _request(args: argparse.Namespace, subject: Subject) -> Request:
+    return Request.create(
+        subject.limits,
+        "plan",
+        "plan",
+        num_inference_steps=args.steps,
+        true_cfg_scale=args.true_cfg_scale,
+        height=args.height,
+        width=args.width,
+        num_images_per_prompt=args.num_images,
+        max_sequence_length=args.max_sequence_length,
+    )
+
+
+def _notes(mesh: Mesh, branches: int) -> tuple[str, ...]:
+    degree = mesh.degrees["cfg"]
+    idle = [rank for rank in range(mesh.world_size) if mesh.coords(rank)["cfg"] >= branches]
+    if not idle:
+        return ()
+    have = "one guidance branch" if branches == 1 else f"{branches} guidance branches"
+    hint = "; two need a negative prompt and --true-cfg-scale above 1" if branches == 1 else ""
+    return (f"cfg {degree}: the request has {have}, ranks {', '.join(map(str, idle))} repeat others{hint}",)
+
+
+class _Graphs:
+    """Describes and plans the graph of each rank, once for all ranks with equal shards."""
+
+    def __init__(
+        self,
+        network: FluxConfig,
+        batch: int,
+        image_tokens: int,
+        text_tokens: int,
+        dtype: str,
+        options: dict[str, Any],
+    ) -> None:
+        self.network = network
+        self.shape = {"batch": batch, "image_tokens": image_tokens, "text_tokens": text_tokens}
+        self.dtype = dtype
+        self.options = options
+        self.mesh = Mesh(ParallelConfig.for_plan(**options))
+        self.known: dict[tuple[int, ...], RankForecast] = {}
+
+    def rank(self, rank: int) -> RankForecast:
+        from edgedit.models.flux import FluxTransformer
+
+        degree = self.mesh.degrees["ulysses"]
+        place = self.mesh.coords(rank)["ulysses"]
+        shared = (self.shape["image_tokens"], self.shape["text_tokens"], self.network.num_attention_heads)
+        shard = tuple(array_split(whole, degree)[place] for whole in shared)
+        if shard not in self.known:
+            graph = FluxTransformer.describe(
+                self.network,
+                **self.shape,
+                compute_dtype=self.dtype,
+                parallel=ParallelConfig.for_plan(**self.options, rank=rank),
+            )
+            self.known[shard] = RankForecast.of(graph, degree)
+        return self.known[shard]

@@ -1,0 +1,174 @@
+"""What a layout will do, rank by rank, told from schedules alone: work, bytes on the wire, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from edgedit.config import AXES
+from edgedit.graph.collective import Collective
+from edgedit.graph.description import GraphDescription
+from edgedit.graph.planner import plan
+from edgedit.graph.schedule import Flight, Schedule
+from edgedit.parallel.mesh import WORLD, Mesh
+
+PREDICTION_DTYPE = "f32"
+
+
+@dataclass(frozen=True)
+class RankForecast:
+    """The graph of one rank and its schedule. Ranks with equal shards share one object."""
+
+    graph: GraphDescription
+    schedule: Schedule
+
+    @classmethod
+    def of(cls, graph: GraphDescription, degree: int) -> RankForecast:
+        return cls(graph, plan(graph.nodes, graph.collectives, graph.outputs, degree=degree))
+
+    @property
+    def weight_nbytes(self) -> int:
+        return sum(self.graph.weight_nbytes.values())
+
+    @property
+    def total_nbytes(self) -> int:
+        """Weights, activations and inputs."""
+        return self.weight_nbytes + self.schedule.peak_nbytes + self.graph.input_nbytes
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A run of `steps` denoising steps on the ranks of a mesh.
+
+    title     what runs, in words
+    facts     settings to print, in order
+    ranks     one forecast per world rank
+    detail    the world rank whose segments are shown
+    branches  guidance branches of the request: each is one forward pass per step
+    notes     what the user may not expect
+    """
+
+    title: str
+    facts: Mapping[str, Any]
+    mesh: Mesh
+    ranks: tuple[RankForecast, ...]
+    detail: int
+    steps: int
+    branches: int = 1
+    notes: tuple[str, ...] = ()
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.ranks[self.detail].schedule
+
+    @property
+    def graph(self) -> GraphDescription:
+        return self.ranks[self.detail].graph
+
+    @cached_property
+    def passes(self) -> int:
+        """Forward passes of each rank per step: one rank of the cfg axis runs all branches in turn."""
+        return self.branches if self.mesh.degrees["cfg"] == 1 else 1
+
+    @cached_property
+    def guidance(self) -> Collective | None:
+        """The exchange of predictions that ends a step, as the rank in detail sees it; it is outside the graph."""
+        size = self.mesh.degrees["cfg"]
+        if size == 1 or self.branches == 1:
+            return None
+        count = sum(prod(self.graph.nodes[index].shape) for index in self.graph.outputs)
+        rank = self.mesh.coords(self.detail)["cfg"]
+        counts = (count,) * size
+        return Collective(
+            "all_gather", "prediction", "cfg", PREDICTION_DTYPE, -1, -1, -1, counts, counts, rank
+        )
+
+    @cached_property
+    def bytes_sent_per_step(self) -> tuple[int, ...]:
+        """Payload that each rank sends to others in one denoising step."""
+        guidance = self.guidance.bytes_sent if self.guidance else 0
+        return tuple(self.passes * rank.schedule.bytes_sent + guidance for rank in self.ranks)
+
+    @property
+    def bytes_sent(self) -> tuple[int, ...]:
+        """Payload that each rank sends to others in the whole run."""
+        return tuple(self.steps * nbytes for nbytes in self.bytes_sent_per_step)
+
+    @property
+    def flops_per_step(self) -> tuple[int, ...]:
+        return tuple(self.passes * rank.schedule.flops for rank in self.ranks)
+
+    @property
+    def groups(self) -> dict[str, list[list[int]]]:
+        """Rank lists of every axis and of the world."""
+        return {axis: self.mesh.groups(axis) for axis in (*AXES, WORLD)}
+
+
+def as_json(forecast: Forecast) -> dict[str, Any]:
+    """The forecast as plain values. Segments and collectives are those of the rank in detail."""
+    schedule = forecast.schedule
+    collectives = [
+        _collective(collective, flight)
+        for collective, flight in zip(schedule.collectives, schedule.overlapped, strict=True)
+    ]
+    if forecast.guidance:
+        collectives.append(_collective(forecast.guidance, Flight()))
+    return {
+        **forecast.facts,
+        "world_size": forecast.mesh.world_size,
+        "axes": dict(forecast.mesh.degrees),
+        "groups": forecast.groups,
+        "steps": forecast.steps,
+        "passes_per_step": forecast.passes,
+        "schedule_digest": schedule.digest,
+        "bytes_sent": list(forecast.bytes_sent),
+        "bytes_sent_per_step": list(forecast.bytes_sent_per_step),
+        "flops_per_step": list(forecast.flops_per_step),
+        "memory": [
+            {"rank": rank, "coords": forecast.mesh.coords(rank), **_memory(of_rank)}
+            for rank, of_rank in enumerate(forecast.ranks)
+        ],
+        "rank": forecast.detail,
+        "segments": [
+            {
+                "index": segment.index,
+                "nodes": segment.end - segment.begin,
+                "flops": segment.flops,
+                "nbytes": segment.nbytes,
+                "reads": len(segment.reads),
+                "receives": [schedule.collectives[c].name for c in segment.receives],
+            }
+            for segment in schedule.segments
+        ],
+        "collectives": collectives,
+        "notes": list(forecast.notes),
+    }
+
+
+def _collective(collective: Collective, flight: Flight) -> dict[str, Any]:
+    return {
+        "name": collective.name,
+        "kind": collective.kind,
+        "axis": collective.axis,
+        "dtype": collective.dtype,
+        "count": collective.global_count,
+        "bytes_per_peer": list(collective.bytes_per_peer),
+        "bytes_sent": collective.bytes_sent,
+        "overlap": {
+            "segments": list(flight.segments),
+            "nodes": len(flight.nodes),
+            "flops": flight.flops,
+        },
+    }
+
+
+def _memory(rank: RankForecast) -> dict[str, Any]:
+    return {
+        "weights": dict(rank.graph.weight_nbytes),
+        "compute": rank.schedule.peak_nbytes,
+        "inputs": rank.graph.input_nbytes,
+        "total": rank.total_nbytes,
+    }
