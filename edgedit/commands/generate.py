@@ -94,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         for note in notes:
             voice.note(note)
         with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
             warnings.showwarning = lambda message, *_, **__: voice.note(str(message))
             pipeline = Pipeline.from_pretrained(
                 args.model, args.dtype, args.threads, context, progress=not args.quiet
@@ -118,10 +119,12 @@ class _Voice:
 
     def __init__(self, first: bool, quiet: bool, as_json: bool) -> None:
         self.notes = first and not quiet
+        self.said: set[str] = set()
         self.results = self.notes and not as_json
 
     def note(self, text: str) -> None:
-        if self.notes:
+        if self.notes and text not in self.said:
+            self.said.add(text)
             print(f"edgedit: {text}", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:

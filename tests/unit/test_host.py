@@ -1,0 +1,52 @@
+"""Threads per rank: shares of the cores that a rank may really use."""
+
+import os
+
+import pytest
+
+from edgedit import host
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Sets the affinity of this process and of its launcher, and the cgroup's quota."""
+
+    def make(own, launcher=None, quota="max 100000"):
+        affinity = {0: set(range(own)), os.getppid(): set(range(launcher or own))}
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: affinity[pid], raising=False)
+        (tmp_path / "cpu.max").write_text(quota)
+        monkeypatch.setattr(host, "_CGROUP_V2", tmp_path / "cpu.max")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "threads"), [(8, 1, 8), (8, 2, 4), (8, 3, 2), (8, 8, 1), (2, 4, 1)]
+)
+def test_ranks_share_the_cores_of_their_host(machine, cores, ranks, threads):
+    machine(cores)
+    assert host.default_threads(ranks) == threads
+
+
+def test_a_rank_that_its_launcher_bound_keeps_all_its_cores(machine):
+    machine(own=4, launcher=16)
+    assert host.default_threads(4) == 4
+
+
+def test_a_cpu_set_around_the_launcher_is_shared(machine):
+    machine(own=4, launcher=4)
+    assert host.default_threads(4) == 1
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("300000 100000", 3), ("50000 100000", 1), ("max 100000", 8)])
+def test_a_cgroup_quota_caps_the_cores(machine, quota, cores):
+    machine(8, quota=quota)
+    assert host.usable_cores() == cores
+
+
+def test_a_wait_policy_that_the_user_set_is_kept():
+    env = {"OMP_WAIT_POLICY": "active"}
+    host.rest_waiting_threads(env)
+    assert env == {"OMP_WAIT_POLICY": "active"}
+    host.rest_waiting_threads(env := {})
+    assert env == {"OMP_WAIT_POLICY": "passive"}
