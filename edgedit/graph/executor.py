@@ -15,12 +15,14 @@ from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.collective import Collective
 from edgedit.graph.counters import COUNTERS
+from edgedit.graph.dispatch import operand_counts, start
 from edgedit.graph.planner import plan
 from edgedit.graph.schedule import Segment, Start, Wait
 from edgedit.graph.tensor import Tensor
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.context import ParallelContext
-from edgedit.parallel.process_group import ProcessGroup, Work
+from edgedit.parallel.process_group import ProcessGroup
+from edgedit.parallel.work import Work
 
 _NUMPY_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 
@@ -127,7 +129,7 @@ class Executor:
         COUNTERS.buffers_allocated += 2
 
     def _buffers_of(self, collective: Collective) -> tuple[Buffer, Buffer]:
-        sent, received = _operand_counts(collective)
+        sent, received = operand_counts(collective)
         send, receive = (self._builder.pointers[i].contents for i in (collective.send, collective.start))
         return (
             Buffer(send.data or 0, sent, collective.dtype, owner=self),
@@ -182,20 +184,7 @@ class Executor:
 
     def _start(self, index: int) -> Work:
         collective = self.schedule.collectives[index]
-        group = self._groups[collective.axis]
-        send, receive = self._buffers[index]
-        options = {"label": collective.name, "verified": True}
-        if collective.kind in ("all_to_all", "ring_shift"):
-            counts = (collective.send_counts, collective.recv_counts)
-            return group.all_to_all_async(send, receive, *counts, **options)
-        if collective.kind == "all_gather":
-            return group.all_gather_async(send, receive, collective.recv_counts, **options)
-        if collective.kind == "all_reduce":
-            return group.all_reduce_async(send, receive, collective.reduce_op or "sum", **options)
-        assert collective.kind == "broadcast", f"unknown collective {collective.kind}"
-        if collective.rank == 0:
-            ctypes.memmove(receive.pointer, send.pointer, send.nbytes)
-        return group.broadcast_async(receive, 0, **options)
+        return start(collective, self._groups[collective.axis], *self._buffers[index])
 
     def close(self) -> None:
         """Free the graph and its buffers; safe to call twice."""
@@ -209,16 +198,6 @@ class Executor:
 
     def __del__(self) -> None:
         self.close()
-
-
-def _operand_counts(collective: Collective) -> tuple[int, int]:
-    """Elements of the send tensor and of the receive tensor."""
-    sent, received = sum(collective.send_counts), sum(collective.recv_counts)
-    if collective.kind == "all_gather":
-        return collective.send_counts[0], received
-    if collective.kind == "broadcast":
-        return collective.send_counts[0], collective.recv_counts[0]
-    return sent, received
 
 
 def _leaf_count(builder: GraphBuilder) -> int:

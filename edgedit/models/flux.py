@@ -153,6 +153,7 @@ class FluxTransformer(Model):
     """Predicts the velocity of image tokens. Loaded by `from_pretrained`; called like diffusers' class."""
 
     config_class = FluxConfig
+    network: FluxNetwork
 
     @classmethod
     def build_network(cls, config: FluxConfig) -> FluxNetwork:

@@ -46,11 +46,13 @@ class GeluProjection(Module):
 
 class FeedForward(Module):
     def __init__(self, dim: int) -> None:
-        self.net = [GeluProjection(dim, MLP_RATIO * dim), None, Linear(MLP_RATIO * dim, dim)]
+        widen, narrow = GeluProjection(dim, MLP_RATIO * dim), Linear(MLP_RATIO * dim, dim)
+        self.net: list[Module | None] = [widen, None, narrow]  # the checkpoint counts a dropout between them
 
     def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        widen, _, narrow = self.net
-        return narrow(b, widen(b, x))
+        for layer in self.net:
+            x = layer(b, x) if layer else x
+        return x
 
 
 class JointAttention(Module):
@@ -168,12 +170,12 @@ class SelfAttention(Module):
     ) -> Tensor:
         shape = (*x.shape[:2], self.heads, self.head_dim)
         qkv = [b.reshape(to(b, x), shape) for to in (self.to_q, self.to_k, self.to_v)]
-        norms = (self.norm_q.weight.on(b), self.norm_k.weight.on(b), NORM_EPS)
+        q_norm, k_norm = self.norm_q.weight.on(b), self.norm_k.weight.on(b)
         bounds = ((0, local_txt), (local_txt, x.shape[1]))
-        streams = [
-            Stream(*(b.slice(part, 1, begin, end) for part in qkv), length, rope, *norms)
-            for (begin, end), length, rope in zip(bounds, lengths, ropes, strict=True)
-        ]
+        streams = []
+        for (begin, end), length, rope in zip(bounds, lengths, ropes, strict=True):
+            q, k, v = (b.slice(part, 1, begin, end) for part in qkv)
+            streams.append(Stream(q, k, v, length, rope, q_norm, k_norm, NORM_EPS))
         return b.concat(strategy.attention(b, streams), 1)
 
 
