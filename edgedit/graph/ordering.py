@@ -96,7 +96,12 @@ class _Ordering:
     def _fill_flights(self, turn: int, needed: int) -> None:
         """Place compute of a later turn before the waits in `needed`, which `turn` is about to ask for."""
         for later in range(turn + 1, len(self.todo)):
-            ready = [index for index in self.todo[later] if not self.gates[index] & ~self.arrived]
+            # A start keeps its turn, even where a rank has nothing to compute for it.
+            ready = [
+                index
+                for index in self.todo[later]
+                if self.nodes[index].op != "start" and not self.gates[index] & ~self.arrived
+            ]
             if ready:
                 break
         else:
