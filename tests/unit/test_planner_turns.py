@@ -8,7 +8,8 @@ def two_exchanges(owns_tokens: bool) -> Program:
     program = Program()
     first = program.exchange("first", program.op("x"))
     back = program.exchange("back", program.matmul("attention", first))
-    second = program.exchange("second", program.op("y", *([back] if owns_tokens else [])))
+    send = program.op("y", back) if owns_tokens else program.op("empty", op="custom")
+    second = program.exchange("second", send)
     program.matmul("end", second)
     return program
 
