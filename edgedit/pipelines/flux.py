@@ -10,7 +10,7 @@ import hashlib
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +29,12 @@ from edgedit.pipelines.branches import Branches, idle_cfg_ranks
 from edgedit.pipelines.flux_settings import AXES, FluxSettings
 from edgedit.pipelines.images import to_pil
 from edgedit.pipelines.latents import image_ids, patchify, unpatchify
-from edgedit.pipelines.pipeline import Pipeline, Result
+from edgedit.pipelines.pipeline import Callback, Pipeline, Result
 from edgedit.pipelines.progress import Progress
 from edgedit.pipelines.request import Request
 from edgedit.sampling.guidance import combine
 from edgedit.sampling.noise import randn
 from edgedit.sampling.solvers import euler_step
-
-Callback = Callable[[int, int, np.ndarray], None]
 
 
 @dataclass(frozen=True)
@@ -98,59 +96,11 @@ class FluxPipeline(Pipeline):
                     parallel=context if component == "transformer" else None,
                     progress=advance,
                 )
-        tokenizers = (Tokenizer.from_dir(settings.directory / name) for name in ("tokenizer", "tokenizer_2"))
-        return cls(settings, context, progress, *tokenizers, **models)
-
-    def __call__(
-        self,
-        prompt: str | Sequence[str],
-        negative_prompt: str | Sequence[str] | None = None,
-        *,
-        num_inference_steps: int = 28,
-        guidance_scale: float = 3.5,
-        true_cfg_scale: float = 1.0,
-        height: int | None = None,
-        width: int | None = None,
-        num_images_per_prompt: int = 1,
-        max_sequence_length: int | None = None,
-        seed: int | None = None,
-        latents: np.ndarray | None = None,
-        callback: Callback | None = None,
-    ) -> Result:
-        """Draw ``num_images_per_prompt`` pictures of each prompt.
-
-        Args:
-            prompt, negative_prompt: texts; one negative prompt serves all prompts.
-            num_inference_steps: denoising steps.
-            guidance_scale: the guidance input of guidance-distilled models; others ignore it.
-            true_cfg_scale: above 1 and with a negative prompt, two branches guide each other.
-            height, width: in pixels; default: the size the model was made for.
-            max_sequence_length: text tokens for T5; default: its tokenizer's limit, at most 512.
-            seed: of the starting noise; None draws one, the same on all ranks.
-            latents: starting noise [B, C, h, w] instead of a drawn one.
-            callback: called on every rank after each step with (step, num_inference_steps, latents).
-
-        Raises:
-            ValueError: an argument that cannot work, before anything runs.
-            EdgeditError: ranks that disagree or fail, or a picture that is not finite or constant.
-        """
-        request = self.settings.request(
-            prompt,
-            negative_prompt,
-            num_inference_steps=num_inference_steps,
-            guidance_scale=guidance_scale,
-            true_cfg_scale=true_cfg_scale,
-            height=height,
-            width=width,
-            num_images_per_prompt=num_images_per_prompt,
-            max_sequence_length=max_sequence_length,
-            seed=seed,
-            latents=latents,
-        )
-        return self.run(request, callback)
+        for name in ("tokenizer", "tokenizer_2"):
+            models[name] = Tokenizer.from_dir(settings.directory / name)
+        return cls(settings, context, progress, **models)
 
     def run(self, request: Request, callback: Callback | None = None) -> Result:
-        """As a call, for a request that ``settings.request`` has checked."""
         request = self._agreed(request)
         branches = Branches(self.context, len(request.branches))
         start = time.perf_counter()
@@ -213,6 +163,7 @@ class FluxPipeline(Pipeline):
         schedule, num_steps = self.settings.schedule, request.num_inference_steps
         shape = self.settings.limits.latent_shape(request.batch, request.height, request.width)
         batch, _, height, width = shape
+        assert request.seed is not None, "an agreed request has a seed"
         noise = randn(shape, request.seed) if request.latents is None else request.latents.astype(np.float32)
         tokens = patchify(noise)
         positions = image_ids(height, width)
@@ -244,7 +195,7 @@ class FluxPipeline(Pipeline):
             if len(predictions) == 2:
                 velocity = combine(predictions[0], predictions[1], request.true_cfg_scale)
             tokens = euler_step(tokens, velocity, sigmas[step], sigmas[step + 1])
-            hashes.append(f"step {step + 1}: {hashlib.sha256(tokens).hexdigest()}")
+            hashes.append(f"step {step + 1}: {hashlib.sha256(tokens.tobytes()).hexdigest()}")
             if callback is not None:
                 callback(step, num_steps, unpatchify(tokens, height, width))
 
@@ -271,7 +222,7 @@ class FluxPipeline(Pipeline):
             raise EdgeditError(failure)
         return images
 
-    def _decode_order(self, count: int) -> Any:
+    def _decode_order(self, count: int) -> Iterator[int]:
         return self.progress.over(range(count), "decode", count)
 
     def _bytes_sent(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,14 @@ from edgedit import host
 from edgedit.config import ParallelConfig
 from edgedit.parallel.context import ParallelContext
 from edgedit.pipelines.progress import Progress
+from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
+Callback = Callable[[int, int, "np.ndarray"], None]
 FAMILIES = {"FluxPipeline": ("edgedit.pipelines.flux", "FluxPipeline")}
 
 
@@ -76,15 +79,14 @@ class Pipeline(ABC):
             CheckpointError: files that are damaged or do not fit the model.
         """
         settings = read_settings(model)
-        own = not isinstance(parallel, ParallelContext)
-        config = (
-            parallel.config
-            if isinstance(parallel, ParallelContext)
-            else parallel or ParallelConfig.from_env()
-        )
+        given = parallel if isinstance(parallel, ParallelContext) else None
+        if isinstance(parallel, ParallelContext):
+            config = parallel.config
+        else:
+            config = parallel or ParallelConfig.from_env()
         settings.check_parallel(config)
         host.rest_waiting_threads(os.environ)
-        context = ParallelContext(config) if own else parallel
+        context = given or ParallelContext(config)
         try:
             shown = Progress(progress and context.rank == 0)
             pipeline = _family(settings.family).load(
@@ -95,10 +97,10 @@ class Pipeline(ABC):
                 shown,
             )
         except BaseException:
-            if own:
+            if given is None:
                 context.close()
             raise
-        pipeline._owns_context = own
+        pipeline._owns_context = given is None
         return pipeline
 
     @classmethod
@@ -112,8 +114,57 @@ class Pipeline(ABC):
         progress: Progress,
     ) -> Pipeline: ...
 
+    def __call__(
+        self,
+        prompt: str | Sequence[str],
+        negative_prompt: str | Sequence[str] | None = None,
+        *,
+        num_inference_steps: int = 28,
+        guidance_scale: float = 3.5,
+        true_cfg_scale: float = 1.0,
+        height: int | None = None,
+        width: int | None = None,
+        num_images_per_prompt: int = 1,
+        max_sequence_length: int | None = None,
+        seed: int | None = None,
+        latents: np.ndarray | None = None,
+        callback: Callback | None = None,
+    ) -> Result:
+        """Draw ``num_images_per_prompt`` pictures of each prompt.
+
+        Args:
+            prompt, negative_prompt: texts; one negative prompt serves all prompts.
+            num_inference_steps: denoising steps.
+            guidance_scale: the guidance input of guidance-distilled models; others ignore it.
+            true_cfg_scale: above 1 and with a negative prompt, two branches guide each other.
+            height, width: in pixels; default: the size the model was made for.
+            max_sequence_length: text tokens for T5; default: its tokenizer's limit, at most 512.
+            seed: of the starting noise; None draws one, the same on all ranks.
+            latents: starting noise [B, C, h, w] instead of a drawn one.
+            callback: called on every rank after each step with (step, num_inference_steps, latents).
+
+        Raises:
+            ValueError: an argument that cannot work, before anything runs.
+            EdgeditError: ranks that disagree or fail, or a picture that is not finite or constant.
+        """
+        request = self.settings.request(
+            prompt,
+            negative_prompt,
+            num_inference_steps=num_inference_steps,
+            guidance_scale=guidance_scale,
+            true_cfg_scale=true_cfg_scale,
+            height=height,
+            width=width,
+            num_images_per_prompt=num_images_per_prompt,
+            max_sequence_length=max_sequence_length,
+            seed=seed,
+            latents=latents,
+        )
+        return self.run(request, callback)
+
     @abstractmethod
-    def __call__(self, prompt: Any, negative_prompt: Any = None, **options: Any) -> Result: ...
+    def run(self, request: Request, callback: Callback | None = None) -> Result:
+        """As a call, for a request that ``settings.request`` has checked."""
 
     def close(self) -> None:
         """Close the parallel context, if this pipeline made it."""

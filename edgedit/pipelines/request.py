@@ -114,7 +114,7 @@ class Request:
         """One line a field, for ranks to compare."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.latents is not None:
-            values["latents"] = hashlib.sha256(np.ascontiguousarray(self.latents, np.float32)).hexdigest()
+            values["latents"] = hashlib.sha256(self.latents.astype(np.float32).tobytes()).hexdigest()
         return [f"{name} = {value!r}" for name, value in values.items()]
 
 

@@ -70,6 +70,22 @@ def twelve_heads(tmp_path_factory):
     )
 
 
+@pytest.fixture
+def assert_as_planned(capsys):
+    """The bytes that every rank sent, and the schedule, are those that ``plan`` foretells without running."""
+
+    def check(drawing, *flags):
+        capsys.readouterr()
+        assert cli.main(["plan", *map(str, flags), "--json"]) == 0
+        planned = json.loads(capsys.readouterr().out)
+        for key in ("bytes_sent", "schedule_digest", "axes", "world_size"):
+            assert drawing.report[key] == planned[key], key
+        working = planned["world_size"] > 1
+        assert all(sent > 0 for sent in planned["bytes_sent"]) == working, "a degree is accepted and ignored"
+
+    return check
+
+
 def assert_same_picture(drawing, expected):
     latents = drawing.latents
     assert np.isfinite(latents).all()
@@ -80,9 +96,10 @@ def assert_same_picture(drawing, expected):
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
-def test_ulysses_draws_what_one_rank_draws(tmp_path, alone, num_ranks):
+def test_ulysses_draws_what_one_rank_draws(tmp_path, alone, assert_as_planned, num_ranks):
     drawing = on_ranks(tmp_path, num_ranks, *EMBEDDED, "--ulysses", num_ranks)
     assert_same_picture(drawing, alone(*EMBEDDED))
+    assert_as_planned(drawing, "--steps", "3", "--ulysses", num_ranks)
     assert drawing.report["world_size"] == num_ranks
     assert drawing.report["axes"] == {
         **dict.fromkeys(["tp", "ring", "kv_gather", "cfg", "dp"], 1),
@@ -95,10 +112,11 @@ def test_ulysses_draws_what_one_rank_draws(tmp_path, alone, num_ranks):
 
 
 @pytest.mark.parametrize("ulysses", [1, 2, 3])
-def test_guidance_over_ranks_draws_what_one_rank_draws(tmp_path, alone, ulysses):
+def test_guidance_over_ranks_draws_what_one_rank_draws(tmp_path, alone, assert_as_planned, ulysses):
     drawing = on_ranks(tmp_path, 2 * ulysses, *GUIDED, "--cfg", "2", "--ulysses", ulysses)
     expected = alone(*GUIDED)
     assert_same_picture(drawing, expected)
+    assert_as_planned(drawing, "--steps", "3", "--true-cfg-scale", "2.5", "--cfg", "2", "--ulysses", ulysses)
     if ulysses == 1:
         np.testing.assert_array_equal(drawing.latents, expected.latents)
     assert np.abs(expected.latents - alone(*EMBEDDED).latents).max() > 1e-3
@@ -107,13 +125,17 @@ def test_guidance_over_ranks_draws_what_one_rank_draws(tmp_path, alone, ulysses)
 @pytest.mark.parametrize(
     ("num_ranks", "model"), [(5, "seven_heads"), (7, "seven_heads"), (7, "twelve_heads")]
 )
-def test_lengths_and_heads_that_divide_by_nothing(request, tmp_path, alone, num_ranks, model):
+def test_lengths_and_heads_that_divide_by_nothing(
+    request, tmp_path, alone, assert_as_planned, num_ranks, model
+):
     directory = request.getfixturevalue(model)
     # 5 x 9 image tokens, 5 text tokens, two prompts
-    flags = ["--model", str(directory), "-p", "a cat", "-p", "a dog", "--height", "20", "--width", "36"]
-    flags += ["--steps", "2", "--seed", "1", "--threads", "1", "--max-sequence-length", "5"]
-    expected = alone(*flags, "--num-images", "1")
+    shape = ["--model", str(directory), "--height", "20", "--width", "36", "--num-images", "2"]
+    shape += ["--steps", "2", "--max-sequence-length", "5"]
+    flags = [*shape, "-p", "a cat", "--seed", "1", "--threads", "1"]
+    expected = alone(*flags)
     drawing = on_ranks(tmp_path, num_ranks, *flags, "--ulysses", num_ranks)
+    assert_as_planned(drawing, *shape, "--ulysses", num_ranks)
     assert drawing.latents.shape == (2, 4, 10, 18)
     np.testing.assert_allclose(drawing.latents, expected.latents, rtol=0, atol=1e-5)
     assert [path.rsplit("-", 1)[1] for path in drawing.report["outputs"]] == ["0.png", "1.png"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -179,6 +180,31 @@ def test_ranks_draw_what_one_rank_draws(pipeline, directory, world_size, degrees
     assert len(results[0].bytes_sent) == world_size
     assert all(sent > 0 for sent in results[0].bytes_sent)
     assert alone.bytes_sent == [0]
+
+
+@pytest.mark.parametrize("degree", [4, 5])
+def test_lengths_that_ranks_cannot_share_evenly(pipeline, directory, degree):
+    """Texts of 1 to 77 tokens; images of 1 token (some ranks own none), of 9, 21 and 41 x 43 tokens."""
+    sizes = [(4, 4), (12, 12), (12, 28)]
+    requests = [{"max_sequence_length": length} for length in (1, 5, 7, 8, 9, 77)]
+    if degree == 5:
+        requests = requests[:1]
+        sizes = [*sizes[:1], (164, 172)]
+    requests += [{"height": height, "width": width} for height, width in sizes]
+    calls = [{**CALL, "num_inference_steps": 1, **changes} for changes in requests]
+
+    def run(context):
+        ranked = Pipeline.from_pretrained(directory, threads=1, parallel=context)
+        return [ranked("a cat", **call).latents for call in calls]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # short texts are cut
+        by_rank = ParallelContext.local(degree, run)
+        for index, call in enumerate(calls):
+            expected = pipeline("a cat", **call).latents
+            assert np.isfinite(expected).all()
+            for latents in by_rank:
+                np.testing.assert_allclose(latents[index], expected, atol=1e-5, err_msg=str(call))
 
 
 @pytest.mark.parametrize("degree", [2, 4])

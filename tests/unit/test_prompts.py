@@ -23,7 +23,16 @@ def test_the_embedded_model_sets_its_own_defaults():
 
 
 @pytest.mark.parametrize(
-    ("pixels", "nearest"), [(1000, "992 or 1008"), (1, "16"), (17, "16 or 32"), (0, "16"), (-40, "16")]
+    ("pixels", "nearest"),
+    [
+        (1000, "992 or 1008"),
+        (520, "512 or 528"),
+        (264, "256 or 272"),
+        (1, "16"),
+        (17, "16 or 32"),
+        (0, "16"),
+        (-40, "16"),
+    ],
 )
 @pytest.mark.parametrize("side", ["height", "width"])
 def test_a_size_that_the_vae_forbids_is_answered_with_the_nearest_legal_ones(side, pixels, nearest):

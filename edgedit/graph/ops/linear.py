@@ -25,6 +25,8 @@ class LinearOps(ElementwiseOps, LayoutOps):
         pairs = zip(x.shape[:-2], y.shape[:-2], strict=False)
         fits = fits and all(b > 0 and a % b == 0 for a, b in pairs)
         require(fits, "matmul", "x [..., M, K] needs y [..., N, K]", x, y)
+        if lib.ggml_is_transposed(y.pointer):  # also a permuted view of one column, although it is in order
+            y = self._emit(lib.ggml_cont(self._context, y.pointer), y.shape, "matmul_operand")
         pointer = lib.ggml_mul_mat(self._context, y.pointer, x.pointer)
         return self._emit(pointer, (*x.shape[:-1], y.shape[-2]), "matmul")
 
