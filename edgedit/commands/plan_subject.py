@@ -35,7 +35,7 @@ def find_subject(model: str) -> Subject:
         return _subject(preset["title"], preset["transformer"], size, scale, length)
     path = embedded.path() if model == EMBEDDED else Path(model)
     if (path / "model_index.json").is_file():
-        return _pipeline(path)
+        return _pipeline("The embedded model" if model == EMBEDDED else path.resolve().name, path)
     config = path / "config.json" if path.is_dir() else path
     if not config.is_file():
         raise ValueError(
@@ -45,15 +45,15 @@ def find_subject(model: str) -> Subject:
     return _subject(str(path), read_json(config), _SIZE_PX, _VAE_SCALE, MAX_SEQUENCE_LENGTH)
 
 
-def _pipeline(directory: Path) -> Subject:
+def _pipeline(title: str, directory: Path) -> Subject:
     transformer = read_json(directory / "transformer" / "config.json")
     if all((directory / name).exists() for name in _PIPELINE_FILES):
-        return Subject(directory.name, _checked(transformer), read_settings(directory).limits)
+        return Subject(title, _checked(transformer), read_settings(directory).limits)
     scale, size = _VAE_SCALE, None
     if (directory / "vae" / "config.json").is_file():
         vae = read_json(directory / "vae" / "config.json")
         scale, size = 2 ** (len(vae["block_out_channels"]) - 1), vae.get("sample_size")
-    return _subject(directory.name, transformer, size or _SIZE_PX, scale, MAX_SEQUENCE_LENGTH)
+    return _subject(title, transformer, size or _SIZE_PX, scale, MAX_SEQUENCE_LENGTH)
 
 
 def _subject(title: str, transformer: dict[str, Any], size: int, vae_scale: int, length: int) -> Subject:

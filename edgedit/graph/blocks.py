@@ -60,10 +60,12 @@ def _shape(schedule: Schedule, step: Segment | Start | Wait) -> Hashable:
 
 
 def work_in(nodes: Sequence[Node], inside: Sequence[int]) -> list[str]:
-    """Names of the up to three nodes that are most of the work, in the order in which they run."""
+    """Names of the up to three nodes that are most of the work, in the order in which they run; at least one."""
     flops = sum(nodes[index].flops for index in inside)
+    if not flops:
+        return []
     heavy = sorted(inside, key=lambda index: -nodes[index].flops)[:3]
-    named = {index for index in heavy if flops and nodes[index].flops >= _NAMED_SHARE * flops}
+    named = {index for index in heavy if nodes[index].flops >= _NAMED_SHARE * flops} or {*heavy[:1]}
     return [short_name(nodes[index].name) for index in inside if index in named]
 
 

@@ -105,10 +105,10 @@ def _panel(axes: Axes, compute: list[Bar], flights: list[Bar]) -> None:
     axes.axis("off")
     for bar in compute:
         _box(axes, bar, bottom=1.04, height=0.8, color=INSIDE if bar.inside else COMPUTE)
-    free = [0.0, 0.0]  # where each of two lanes ends: flights may overlap
+    free = [0.0, 0.0]  # where each of two lanes ends, words included
     for bar in flights:
         lane = 0 if bar.left >= free[0] else 1
-        free[lane] = bar.right
+        free[lane] = max(bar.right, bar.left + NARROWEST + CHARACTER * len(f"{bar.label}  {bar.detail}"))
         _box(axes, bar, bottom=0.52 - 0.47 * lane, height=0.4, color=FLIGHT)
 
 
