@@ -59,7 +59,7 @@ class Executor:
         self._builder = builder
         self._backend = backend
         self._groups: dict[str, ProcessGroup] = {}
-        self._leaf_buffer = self._allocator = self._graph = None
+        self._leaf_buffer = self._allocator = self._graph_context = None
         outputs = [tensor.node for tensor in builder.outputs.values() if tensor.node is not None]
         self.schedule = plan(builder.nodes, builder.collectives, outputs, degree=degree)
         self._agree(context)
@@ -194,6 +194,9 @@ class Executor:
         if self._leaf_buffer:
             lib.ggml_backend_buffer_free(self._leaf_buffer)
             self._leaf_buffer = None
+        if self._graph_context:
+            lib.ggml_free(self._graph_context)
+            self._graph_context = None
         self._builder.release()
 
     def __del__(self) -> None:

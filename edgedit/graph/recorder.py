@@ -17,7 +17,9 @@ from edgedit.graph.flops import count_flops
 from edgedit.graph.node import Node
 from edgedit.graph.tensor import Tensor, TensorFields, WeightTensor, ne_of
 
-DEFAULT_MAX_NODES = 32768
+# A ggml context cannot grow: a graph takes another one when the last is nearly full.
+CONTEXT_TENSORS = 4096
+MAX_LEAVES = 4096
 # One call into ggml may create several tensors (a convolution is five nodes); leave room for them.
 _HEADROOM = 32
 
@@ -28,9 +30,8 @@ class Recorder:
     Inputs and constants live in a context of their own: memory that the graph allocator never recycles.
     """
 
-    def __init__(self, name: str = "graph", max_nodes: int = DEFAULT_MAX_NODES) -> None:
+    def __init__(self, name: str = "graph") -> None:
         self.name = name
-        self.max_nodes = max_nodes
         self.nodes: list[Node] = []
         self.pointers: list[Any] = []  # ggml tensor of each node, same index
         self.inputs: dict[str, Tensor] = {}
@@ -38,8 +39,9 @@ class Recorder:
         self.outputs: dict[str, Tensor] = {}
         self._node_of_address: dict[int, int | None] = {}
         self._scopes: list[str] = []
-        self._context = _new_context(max_nodes)
-        self._leaf_context = _new_context(4096)
+        self._contexts: list[Any] = []
+        self._leaf_context = _new_context(MAX_LEAVES)
+        self._num_leaves = 0
         self._parameters: dict[int, Tensor] = {}
         COUNTERS.graphs_built += 1
 
@@ -98,12 +100,24 @@ class Recorder:
     def _leaf(self, name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
         if dtype not in _ggml.TYPE_IDS:
             raise ValueError(f"tensor {name!r}: dtype {dtype!r} is none of {', '.join(_ggml.TYPE_IDS)}")
+        if self._num_leaves == MAX_LEAVES:
+            raise GgmlError(
+                f"graph {self.name!r} has {MAX_LEAVES} inputs and constants; no more are possible"
+            )
+        self._num_leaves += 1
         pointer = lib.ggml_new_tensor_4d(self._leaf_context, _ggml.TYPE_IDS[dtype], *ne_of(shape))
         lib.ggml_set_name(pointer, name[-63:].encode())
         self._node_of_address[ctypes.addressof(pointer.contents)] = None
         return Tensor(pointer, tuple(shape), dtype, name)
 
     # nodes
+
+    @property
+    def _context(self) -> Any:
+        """The ggml context of the next node."""
+        if len(self.nodes) + _HEADROOM > len(self._contexts) * (CONTEXT_TENSORS - _HEADROOM):
+            self._contexts.append(_new_context(CONTEXT_TENSORS))
+        return self._contexts[-1]
 
     def _emit(
         self,
@@ -120,11 +134,6 @@ class Recorder:
         """
         if not pointer:
             raise GgmlError(f"ggml returned no tensor for {self._qualified(name)!r}")
-        if len(self.nodes) + _HEADROOM > self.max_nodes:
-            raise GgmlError(
-                f"graph {self.name!r} has {len(self.nodes)} nodes, close to its limit of {self.max_nodes}; "
-                f"build it with GraphBuilder(max_nodes=...)"
-            )
         qualified = self._qualified(name)
         lib.ggml_set_name(pointer, qualified[-63:].encode())
         fields = TensorFields.at(ctypes.addressof(pointer.contents))
@@ -181,10 +190,11 @@ class Recorder:
 
     def release(self) -> None:
         """Free the ggml contexts; handles of this graph must not be used afterwards."""
-        for context in (self._context, self._leaf_context):
-            if context:
-                lib.ggml_free(context)
-        self._context = self._leaf_context = None
+        while self._contexts:
+            lib.ggml_free(self._contexts.pop())
+        if self._leaf_context:
+            lib.ggml_free(self._leaf_context)
+        self._leaf_context = None
 
 
 def _op_label(op: int, collective: int | None, base: int | None) -> str:
@@ -196,7 +206,7 @@ def _op_label(op: int, collective: int | None, base: int | None) -> str:
 
 def _new_context(tensors: int) -> Any:
     parameters = lib.ggml_init_params(
-        mem_size=tensors * lib.ggml_tensor_overhead() + lib.ggml_graph_overhead_custom(tensors, False),
+        mem_size=tensors * lib.ggml_tensor_overhead(),
         mem_buffer=None,
         no_alloc=True,
     )

@@ -225,12 +225,24 @@ def test_wrong_shapes_are_refused_by_name(build, words):
         build(b, b.input("x", (2, 3)))
 
 
-def test_a_graph_that_grows_too_large_says_how_to_allow_it():
-    b = GraphBuilder("small", max_nodes=40)
-    x = b.input("x", (1,))
-    with pytest.raises(GgmlError, match=r"limit of 40.*max_nodes"):
-        for _ in range(40):
-            x = b.silu(x)
+def test_a_graph_may_outgrow_its_ggml_context(monkeypatch):
+    monkeypatch.setattr("edgedit.graph.recorder.CONTEXT_TENSORS", 80)
+
+    def build(b, x):
+        for _ in range(500):
+            x = b.scale(x, 1.0, 1.0)
+        assert len(b._contexts) > 10
+        return x
+
+    np.testing.assert_array_equal(run_graph(build, np.zeros(3, np.float32)), np.full(3, 500))
+
+
+def test_too_many_leaves_are_refused(monkeypatch):
+    monkeypatch.setattr("edgedit.graph.recorder.MAX_LEAVES", 2)
+    b = GraphBuilder("small")
+    b.input("x", (1,)), b.input("y", (1,))
+    with pytest.raises(GgmlError, match="'small' has 2 inputs and constants"):
+        b.input("z", (1,))
 
 
 def test_names_carry_their_scopes():

@@ -13,7 +13,6 @@ from edgedit.graph.collective import Collective
 from edgedit.graph.native import COLLECTIVE_PLACEHOLDER
 from edgedit.graph.ops.checks import require
 from edgedit.graph.ops.image import ImageOps
-from edgedit.graph.recorder import DEFAULT_MAX_NODES
 from edgedit.graph.tensor import Tensor, ne_of
 from edgedit.parallel.split import array_split
 
@@ -29,8 +28,8 @@ class Group(Protocol):
 class CollectiveOps(ImageOps):
     """The builder knows nothing of ranks: whoever adds a collective says who takes part and what is exchanged."""
 
-    def __init__(self, name: str = "graph", max_nodes: int = DEFAULT_MAX_NODES) -> None:
-        super().__init__(name, max_nodes)
+    def __init__(self, name: str = "graph") -> None:
+        super().__init__(name)
         self.collectives: list[Collective] = []
 
     def all_gather(self, name: str, x: Tensor, group: Group, counts: Sequence[int] | None = None) -> Tensor:
