@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from edgedit.errors import CheckpointError
 from edgedit.graph import _ggml
 
 PIECE_ELEMENTS = 1 << 22  # 16 MiB of f32: the temporary memory of a conversion
+F16_MAX = 65504
 QUANTISED = ("q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 COMPUTE_TYPES = ("f32", "f16", "bf16", *QUANTISED)
 _SAME_BITS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
@@ -35,7 +37,9 @@ def to_f32(values: np.ndarray, stored: str) -> np.ndarray:
     return bf16_to_f32(values) if stored == "BF16" else values.astype(np.float32, copy=False)
 
 
-def converted_pieces(values: np.ndarray, stored: str, target: str, name: str) -> Iterator[np.ndarray]:
+def converted_pieces(
+    values: np.ndarray, stored: str, target: str, name: str, workers: Executor, num_workers: int
+) -> Iterator[np.ndarray]:
     """Contiguous arrays whose bytes, one after the other, are `values` in ggml type `target`.
 
     Args:
@@ -43,6 +47,7 @@ def converted_pieces(values: np.ndarray, stored: str, target: str, name: str) ->
         stored: its safetensors type: F64, F32, F16 or BF16.
         target: a ggml type name; of the quantised ones only those whose block divides the last axis.
         name: for messages.
+        workers, num_workers: threads that share the conversion of each piece.
 
     Raises:
         CheckpointError: if a value is beyond the range of f16, or not finite where blocks are quantised.
@@ -54,8 +59,12 @@ def converted_pieces(values: np.ndarray, stored: str, target: str, name: str) ->
         piece = rows[start : start + step]
         if _SAME_BITS.get(stored) == target:
             yield np.ascontiguousarray(piece)
-        else:
-            yield _encode(np.ascontiguousarray(to_f32(piece, stored)), target, name)
+            continue
+        share = -(-len(piece) // num_workers)
+        shares = [piece[begin : begin + share] for begin in range(0, len(piece), share)]
+        yield from workers.map(
+            lambda part: _encode(np.ascontiguousarray(to_f32(part, stored)), target, name), shares
+        )
 
 
 def _encode(values: np.ndarray, target: str, name: str) -> np.ndarray:
@@ -66,13 +75,13 @@ def _encode(values: np.ndarray, target: str, name: str) -> np.ndarray:
         _ggml.lib.ggml_fp32_to_bf16_row(_floats(values), _pointer(bits, _ggml.lib.ggml_bf16_t), values.size)
         return bits
     if target == "f16":
-        with np.errstate(over="ignore"):
-            halves = values.astype(np.float16)
-        if np.isinf(halves).any():
+        largest = np.abs(values).max()
+        if largest > F16_MAX:
             raise CheckpointError(
-                f"tensor {name!r} reaches {np.abs(values).max():.4g}, beyond the 65504 of f16; "
-                "load it as bf16 or f32"
+                f"tensor {name!r} reaches {largest:.4g}, beyond the {F16_MAX} of f16; load it as bf16 or f32"
             )
+        halves = np.empty(values.shape, dtype=np.float16)
+        _ggml.lib.ggml_fp32_to_fp16_row(_floats(values), _pointer(halves, ctypes.c_uint16), values.size)
         return halves
     if not np.isfinite(values).all():
         raise CheckpointError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from edgedit.errors import CheckpointError, GgmlError
 from edgedit.graph import _ggml
 from edgedit.graph._ggml import lib
 from edgedit.graph.tensor import WeightTensor, ne_of
+from edgedit.host import usable_cores
 from edgedit.weights.checkpoint import Checkpoint, listing
 from edgedit.weights.convert import check_compute_dtype, converted_pieces, fitting_type
 
@@ -72,11 +74,13 @@ def load(
         raise GgmlError(f"{checkpoint.path}: not enough memory for its weights as {compute_dtype}")
 
     total, done = sum(lib.ggml_nbytes(pointer) for pointer in pointers.values()), 0
+    cores = usable_cores()
     try:
-        for name, pointer in pointers.items():
-            done += _fill(pointer, checkpoint, keys[name], dtypes[name])
-            if progress:
-                progress(done, total)
+        with ThreadPoolExecutor(cores) as workers:
+            for name, pointer in pointers.items():
+                done += _fill(pointer, checkpoint, keys[name], dtypes[name], workers, cores)
+                if progress:
+                    progress(done, total)
     except BaseException:
         store.close()
         raise
@@ -150,10 +154,14 @@ def declare(parameters: Mapping[str, Parameter], dtypes: Mapping[str, str]) -> t
     return context, pointers
 
 
-def _fill(pointer: Any, checkpoint: Checkpoint, key: str, dtype: str) -> int:
+def _fill(
+    pointer: Any, checkpoint: Checkpoint, key: str, dtype: str, workers: Executor, num_workers: int
+) -> int:
     """Convert one tensor into its place; returns its bytes."""
     offset = 0
-    for piece in converted_pieces(checkpoint.read(key), checkpoint.dtype(key), dtype, key):
+    for piece in converted_pieces(
+        checkpoint.read(key), checkpoint.dtype(key), dtype, key, workers, num_workers
+    ):
         lib.ggml_backend_tensor_set(pointer, piece.ctypes.data, offset, piece.nbytes)
         offset += piece.nbytes
     assert offset == lib.ggml_nbytes(pointer), f"{key}: {offset} bytes for {lib.ggml_nbytes(pointer)}"
