@@ -77,7 +77,9 @@ def test_a_long_prompt_is_cut_with_a_warning_that_names_both_numbers_and_eos_sta
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         whole, (count,) = tokenizer.encode(prompt, 60)
-    with pytest.warns(UserWarning, match=f"a prompt of {count} tokens is cut to 9; lost: '(a )?cat( a cat)+'"):
+    with pytest.warns(
+        UserWarning, match=f"a prompt of {count} tokens is cut to 9; lost: '(a )?cat( a cat)+'"
+    ):
         ids, num_tokens = tokenizer.encode(prompt, 9)
     assert num_tokens == [count]
     assert ids[0, -1] == tokenizer.suffix_ids[0]
