@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -15,7 +16,7 @@ from edgedit.errors import CollectiveTimeout, EdgeditError, PeerLostError
 from edgedit.parallel.backends import mpi
 from edgedit.parallel.liveness import PeerMonitor
 
-# How long the peers get to report the failure themselves before they are ended.
+# How long the peers get to report the failure themselves, and the launcher to forward it, before all are ended.
 _REPORT_S = 0.5
 _ABORT_S = 3.0
 
@@ -63,7 +64,7 @@ class Guard:
         sys.stderr.write("".join(f"{monitor.prefix()}{line}\n" for line in report.splitlines()))
         if monitor.failure is None:
             monitor.failed(EdgeditError(monitor.describe(None, reason)))
-        self._monitor.wait_for_peers_to_end(_REPORT_S)
+        time.sleep(_REPORT_S)
         # Abort goes through the launcher; should that not answer, this rank ends all the same.
         timer = threading.Timer(_ABORT_S, os._exit, (1,))
         timer.daemon = True
@@ -91,4 +92,5 @@ def _at_exit() -> None:
     if _finalize_would_hang:
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(_REPORT_S)
         os._exit(1)

@@ -85,12 +85,6 @@ class PeerMonitor(Monitor):
                 connection.flush()
                 connection.close()
 
-    def wait_for_peers_to_end(self, seconds: float) -> None:
-        """Give peers that were told of a failure time to report it themselves."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and any(c.is_open for c in self._connections.values()):
-            time.sleep(0.02)
-
     # The thread -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:

@@ -226,8 +226,8 @@ class ProcessGroup(ABC):
             refuse(f"receives {sum(recv_counts)} elements into a buffer of {recv.count}")
         if send.dtype != recv.dtype:
             refuse(f"sends {send.dtype} but receives {recv.dtype}")
-        if self.size == 1 and send_counts[0] != recv_counts[0]:
-            refuse(f"sends itself {send_counts[0]} elements but expects {recv_counts[0]}")
+        if send_counts[self.rank] != recv_counts[self.rank]:
+            refuse(f"sends itself {send_counts[self.rank]} elements but expects {recv_counts[self.rank]}")
         return Call(
             kind, self._next(), send.dtype, send.count, 0, tuple(send_counts), tuple(recv_counts), label, self.name
         )

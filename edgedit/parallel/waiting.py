@@ -20,7 +20,7 @@ _IN_FLIGHT_S = 2.0
 class Backoff:
     """Pauses that grow: some yields first, then sleeps up to `longest_s`."""
 
-    def __init__(self, num_yields: int = 50, shortest_s: float = 20e-6, longest_s: float = 1e-3) -> None:
+    def __init__(self, num_yields: int = 200, shortest_s: float = 10e-6, longest_s: float = 1e-3) -> None:
         self._num_yields = num_yields
         self._next_s = shortest_s
         self._longest_s = longest_s
@@ -31,7 +31,7 @@ class Backoff:
             os.sched_yield()
         else:
             time.sleep(self._next_s)
-            self._next_s = min(1.5 * self._next_s, self._longest_s)
+            self._next_s = min(1.1 * self._next_s, self._longest_s)
 
 
 def ready_within(ready: Callable[[], bool], seconds: float) -> bool:

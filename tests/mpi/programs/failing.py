@@ -1,4 +1,8 @@
-"""Ranks that run collectives in a loop until one of them misbehaves: failing.py DEGREES HOW [OPTION=VALUE ...]."""
+"""Ranks that run collectives in a loop until one of them misbehaves.
+
+failing.py LOG_DIR ULYSSESxCFG HOW [OPTION=VALUE ...]: both streams of a rank go to LOG_DIR/RANK.txt, because a launcher
+may stop forwarding them once a rank has died.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +44,9 @@ def misbehave(how: str, context: ParallelContext) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
     elif how == "dtype":
-        gather(context, "world", np.uint16)
-    elif how == "label":
-        gather(context, "world", label="other")
+        gather(context, "ulysses", np.uint16)
+    elif how.startswith("extra on "):
+        gather(context, how.removeprefix("extra on "), label="one too many")
     elif how == "slow":
         time.sleep(float(os.environ["SLOW_S"]))
     elif how == "exit":
@@ -55,10 +59,6 @@ def run(how: str, context: ParallelContext) -> None:
         context.note(step=step, phase="denoise")
         if step == 3 and context.rank == last:
             misbehave(how, context)
-            if how == "extra":
-                gather(context, "world", label="one too many")
-            if how == "extra on another axis":
-                gather(context, "cfg", label="one too many")
         if how == "busy" and step == 3:
             if context.rank == last:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -67,19 +67,25 @@ def run(how: str, context: ParallelContext) -> None:
         for axis in ("ulysses", "cfg", "world"):
             gather(context, axis)
         time.sleep(STEP_S)
+    if how == "extra at the end" and context.rank == last:
+        gather(context, "world", label="one too many")
 
 
 def main() -> None:
-    ulysses, cfg = (int(degree) for degree in sys.argv[1].split("x"))
-    options = dict(entry.split("=") for entry in sys.argv[3:])
+    log_dir, layout, how = sys.argv[1:4]
+    ulysses, cfg = map(int, layout.split("x"))
+    options = dict(entry.split("=") for entry in sys.argv[4:])
     catch = options.pop("catch", None)
     timeout_s = float(options.pop("timeout_s", 60))
     config = ParallelConfig.from_env(ulysses_degree=ulysses, cfg_degree=cfg, timeout_s=timeout_s)
+    log = os.open(f"{log_dir}/{config.rank}.txt", os.O_CREAT | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     context = ParallelContext(config)
-    print(f"pid {context.rank} {os.getpid()}", flush=True)
+    print(f"pid {os.getpid()}", flush=True)
     started = time.monotonic()
     try:
-        run(sys.argv[2], context)
+        run(how, context)
         context.close()
     except EdgeditError as error:
         if not catch:
@@ -89,7 +95,7 @@ def main() -> None:
         if catch == "again":
             with ParallelContext(config) as second:
                 gather(second, "world")
-    print(f"end {context.rank}", flush=True)
+    print("end", flush=True)
 
 
 if __name__ == "__main__":
