@@ -8,7 +8,8 @@ from edgedit.config import ParallelConfig
 from edgedit.errors import CheckpointError
 from edgedit.graph.counters import COUNTERS
 from edgedit.graph.planner import plan
-from edgedit.models.flux import FluxConfig, FluxTransformer, positions
+from edgedit.models.flux import FluxConfig, FluxTransformer
+from edgedit.models.flux_inputs import positions
 from edgedit.parallel.context import ParallelContext
 
 TOLERANCE = 1e-5

@@ -1,0 +1,74 @@
+"""What cutting a graph costs: the nodes of one step as one graph, and as views cut where Ulysses would cut.
+
+    python benchmarks/views.py [--model mini] [--pairs 15]
+
+One rank, no exchange: only the cuts differ. Each attention has four (start and wait of the exchange before and of the
+one after it), the final gather two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+from collections.abc import Sequence
+
+from measurement import alternate, save, summary
+from random_model import MODELS, random_request, random_transformer
+
+from edgedit.graph._ggml import lib
+from edgedit.graph.executor import Executor
+from edgedit.graph.node import Node
+
+
+def cut_positions(nodes: Sequence[Node]) -> list[int]:
+    """Positions before which a graph of one rank is cut, from its attention nodes."""
+    cuts = []
+    for node in nodes:
+        if node.op != "flash_attn_ext":
+            continue
+        index = node.index
+        joins = [n for n in nodes[:index] if n.op == "concat"][-3:]  # q, k and v of both streams joined
+        cuts += [joins[0].index, joins[-1].index + 1, index + 1, index + 2]
+    return sorted({*cuts, len(nodes) - 2, len(nodes) - 1})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=MODELS, default="mini")
+    parser.add_argument("--pairs", type=int, default=15)
+    arguments = parser.parse_args()
+    model = random_transformer(arguments.model)
+    model(**random_request(arguments.model))
+    (executor,) = model._executors.values()
+    cuts = [0, *cut_positions(executor._builder.nodes), len(executor.schedule.order)]
+    assert list(executor.schedule.order) == sorted(executor.schedule.order)
+    views = [lib.ggml_graph_view(executor._graph, a, b) for a, b in itertools.pairwise(cuts)]
+
+    seconds = alternate(
+        {
+            "one_graph": lambda: compute(executor, [executor._segments[0]]),
+            "views": lambda: compute(executor, views),
+        },
+        arguments.pairs,
+    )
+    save(
+        f"views-{arguments.model}",
+        {
+            "model": arguments.model,
+            "threads": 1,
+            "pairs": arguments.pairs,
+            "nodes": cuts[-1],
+            "views": len(views),
+        }
+        | {"measured": summary(seconds, "one_graph")},
+    )
+
+
+def compute(executor: Executor, views: Sequence[ctypes.Structure]) -> None:
+    for view in views:
+        lib.ggml_backend_graph_compute(executor._backend.pointer, ctypes.pointer(view))
+
+
+if __name__ == "__main__":
+    main()
