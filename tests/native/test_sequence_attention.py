@@ -20,7 +20,7 @@ HEAD_DIM = 8
 def joint_attention(
     size, lengths, heads, batch=1, wire_dtype="f32", mode="uneven", poison=None, change=None, strategy=None
 ):
-    """Each rank's whole view of every stream's output [B, S_i, C] (all ranks must agree), by attention over `size` ranks.
+    """Each stream's whole output [B, S_i, C] as all ranks of `size` see it alike, and the streams' whole q, k, v.
 
     `poison` fills the padding of pad mode; `change` = (stream, token) alters one token's q, k and v.
     """
