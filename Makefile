@@ -45,8 +45,9 @@ demo: $(STAMPS)/edgedit
 
 test: ctest pytest
 
-ctest: $(STAMPS)/tools
-	@PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B $(CTEST_BUILD) -G Ninja -DEDGEDIT_BUILD_MODULE=OFF -DEDGEDIT_BUILD_TESTS=ON > /dev/null
+ctest: $(STAMPS)/tools $(STAMPS)/ggml
+	@PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B $(CTEST_BUILD) -G Ninja -DEDGEDIT_BUILD_MODULE=OFF -DEDGEDIT_BUILD_TESTS=ON \
+		-DPython_EXECUTABLE=$(abspath $(BIN))/python > /dev/null
 	@PATH="$(abspath $(BIN)):$$PATH" cmake --build $(CTEST_BUILD) -j $(JOBS)
 	@PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir $(CTEST_BUILD) --output-on-failure
 
