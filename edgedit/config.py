@@ -52,7 +52,12 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         self._check_integers()
-        for field, legal in (("backend", BACKENDS), ("comm", COMMS), ("ops", OPS), ("wire_dtype", WIRE_DTYPES)):
+        for field, legal in (
+            ("backend", BACKENDS),
+            ("comm", COMMS),
+            ("ops", OPS),
+            ("wire_dtype", WIRE_DTYPES),
+        ):
             _check_word(field, getattr(self, field), legal)
         if not (isinstance(self.timeout_s, (int, float)) and 0 < self.timeout_s < math.inf):
             raise ValueError(f"timeout_s is {self.timeout_s!r}; legal: a number of seconds above 0")
@@ -61,7 +66,9 @@ class ParallelConfig:
         self._resolve("comm", "graph-cut")
         self._resolve("ops", "generic")
         if self.backend == "none" and self.world_size > 1:
-            raise ValueError(f"backend none serves one rank, but the launch has {self.world_size}; legal: auto, mpi")
+            raise ValueError(
+                f"backend none serves one rank, but the launch has {self.world_size}; legal: auto, mpi"
+            )
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, **options: Any) -> ParallelConfig:
@@ -106,9 +113,7 @@ class ParallelConfig:
     def _check_integers(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name.endswith("_degree"):
-                lowest = 1
-            elif field.name in ("world_size", "local_world_size"):
+            if field.name.endswith(("_degree", "world_size")):
                 lowest = 1
             elif field.name in ("rank", "local_rank", "device"):
                 lowest = 0
@@ -133,14 +138,18 @@ class ParallelConfig:
                     f"{self.world_size} ranks were launched but no degrees are given, so they would all do the same; "
                     f"choose: {degree_choices(self.world_size)}"
                 )
-            shown = " x ".join(f"{axis} {degree}" for axis, degree in reversed(self.axes.items()) if degree > 1)
+            shown = " x ".join(
+                f"{axis} {degree}" for axis, degree in reversed(self.axes.items()) if degree > 1
+            )
             raise ValueError(
                 f"{shown} = {product} ranks, but the world has {self.world_size}; launch with mpirun -n {product} "
                 f"edgedit ... or choose: {degree_choices(self.world_size)}"
             )
         for field in ("vae_degree", "text_encoder_degree"):
             if getattr(self, field) > self.world_size:
-                raise ValueError(f"{field} {getattr(self, field)} is more than the world of {self.world_size} ranks")
+                raise ValueError(
+                    f"{field} {getattr(self, field)} is more than the world of {self.world_size} ranks"
+                )
 
     def _resolve(self, field: str, auto: str) -> None:
         if getattr(self, field) == "auto":
@@ -152,7 +161,9 @@ def _check_word(field: str, value: str, legal: tuple[str, ...]) -> None:
         raise ValueError(f"{field} is {value!r}; legal: {', '.join(legal)}")
     built = _BUILT.get(field)
     if built and value != "auto" and value not in built:
-        raise ValueError(f"{field} {value!r} is not built in this version; legal now: auto, {', '.join(built)}")
+        raise ValueError(
+            f"{field} {value!r} is not built in this version; legal now: auto, {', '.join(built)}"
+        )
 
 
 def degree_choices(world_size: int) -> str:
@@ -191,7 +202,9 @@ def check_heads(num_heads: int, config: ParallelConfig, model_name: str) -> None
     largest, rest = legal[-1], config.world_size // config.ulysses_degree
     alternatives = []
     if rest == 1 and config.world_size % 2 == 0 and config.world_size // 2 <= largest:
-        alternatives.append(f"--cfg 2 --ulysses {config.world_size // 2} on the same {config.world_size} ranks")
+        alternatives.append(
+            f"--cfg 2 --ulysses {config.world_size // 2} on the same {config.world_size} ranks"
+        )
     alternatives.append(f"--ulysses {largest} on {largest * rest} ranks")
     raise ValueError(
         f"ulysses_degree {config.ulysses_degree} is more than the {largest} heads that {model_name} can share; "

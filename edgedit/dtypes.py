@@ -54,7 +54,9 @@ def from_numpy(dtype: numpy.dtype) -> str:
     for name, entry in DTYPES.items():
         if entry.numpy_name == numpy_name:
             return name
-    raise ValueError(f"numpy dtype {numpy_name} has no edgedit name; legal: {', '.join(DTYPES)} (bf16 as uint16)")
+    raise ValueError(
+        f"numpy dtype {numpy_name} has no edgedit name; legal: {', '.join(DTYPES)} (bf16 as uint16)"
+    )
 
 
 def bf16_to_f32(bits: numpy.ndarray) -> numpy.ndarray:

@@ -55,7 +55,11 @@ _MVAPICH = _Variables(
 # MPICH, MVAPICH 4, Intel MPI and every other launcher that speaks PMI (`srun --mpi=pmi2` among them).
 _MPICH = _Variables("mpich", ("PMI_RANK",), ("PMI_SIZE",), ("MPI_LOCALRANKID",), ("MPI_LOCALNRANKS",))
 _SLURM = _Variables(
-    "slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"), ("SLURM_LOCALID",), ()
+    "slurm",
+    ("SLURM_PROCID",),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
+    ("SLURM_LOCALID",),
+    (),
 )
 _TORCHRUN = _Variables("torchrun", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",))
 
@@ -113,7 +117,9 @@ def _read(variables: _Variables, env: Mapping[str, str]) -> Launch:
     if world_size < 1:
         raise ValueError(f"{size_name}={world_size}: a launch has at least 1 rank")
     if not 0 <= rank < world_size:
-        raise ValueError(f"{rank_name}={rank} is no rank of {size_name}={world_size}; legal: 0 to {world_size - 1}")
+        raise ValueError(
+            f"{rank_name}={rank} is no rank of {size_name}={world_size}; legal: 0 to {world_size - 1}"
+        )
 
     # A launcher that says nothing of hosts is taken to have used one.
     local_name, local_rank = _integer(variables.local_rank, env, default=rank)
@@ -151,5 +157,7 @@ def _slurm_tasks_here(env: Mapping[str, str]) -> int | None:
         counts += [int(match.group(1))] * int(match.group(2) or 1)
     _, node = _integer(("SLURM_NODEID",), env, default=0)
     if not 0 <= node < len(counts):
-        raise ValueError(f"SLURM_NODEID={node} is not among the {len(counts)} nodes of SLURM_STEP_TASKS_PER_NODE={listed!r}")
+        raise ValueError(
+            f"SLURM_NODEID={node} is not among the {len(counts)} nodes of SLURM_STEP_TASKS_PER_NODE={listed!r}"
+        )
     return counts[node]

@@ -36,7 +36,9 @@ class Buffer:
             raise ValueError(f"an array of shape {array.shape} and strides {array.strides} is not contiguous")
         name = dtypes.from_numpy(array.dtype) if dtype is None else dtype
         if dtypes.itemsize(name) != array.itemsize:
-            raise ValueError(f"array of {array.dtype} cannot stand for {name}: {array.itemsize} bytes an element")
+            raise ValueError(
+                f"array of {array.dtype} cannot stand for {name}: {array.itemsize} bytes an element"
+            )
         return cls(array.ctypes.data, array.size, name, owner=array)
 
     @property
@@ -51,11 +53,13 @@ class Buffer:
             return numpy.empty(0, dtypes.to_numpy(self.dtype))
         memory = (ctypes.c_ubyte * self.nbytes).from_address(self.pointer)
         memory.owner = self.owner  # type: ignore[attr-defined]
-        return numpy.frombuffer(memory, dtypes.to_numpy(self.dtype))
+        return numpy.frombuffer(memoryview(memory), dtypes.to_numpy(self.dtype))
 
 
 def copy_elements(source: Buffer, source_offset: int, target: Buffer, target_offset: int, count: int) -> None:
     """Copy `count` elements between host buffers of one dtype; offsets are elements."""
     width = dtypes.itemsize(source.dtype)
     if count:
-        ctypes.memmove(target.pointer + target_offset * width, source.pointer + source_offset * width, count * width)
+        ctypes.memmove(
+            target.pointer + target_offset * width, source.pointer + source_offset * width, count * width
+        )

@@ -43,16 +43,16 @@ class ParallelContext:
             self._monitor = self._joined.monitor
         elif self.config.backend == "local":
             if _hub is None:
-                raise ValueError("backend local runs ranks as threads of one process: use ParallelContext.local")
+                raise ValueError(
+                    "backend local runs ranks as threads of one process: use ParallelContext.local"
+                )
             self._monitor = LocalMonitor(self.mesh, self.rank, _hub)
         else:
             self._monitor = Monitor(self.rank, self.world_size)
         self._groups = {axis: self._make_group(axis) for axis in (WORLD, *AXES)}
 
     @classmethod
-    def local(
-        cls, world_size: int, fn: Callable[[ParallelContext], Result], **options: Any
-    ) -> list[Result]:
+    def local(cls, world_size: int, fn: Callable[[ParallelContext], Result], **options: Any) -> list[Result]:
         """Run `fn(context)` as `world_size` ranks in threads of this process; returns the results by rank.
 
         `options` are fields of `ParallelConfig`; without degrees, all ranks are one Ulysses group. Raises the error of
@@ -76,7 +76,9 @@ class ParallelContext:
                 errors.append(error)
                 hub.failures.append((rank, Trouble(PeerLostError, f"rank {rank} failed: {error!r}")))
 
-        threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(world_size)]
+        threads = [
+            threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(world_size)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -38,7 +38,9 @@ class DeadlockDetector:
     def look(self, reports: Mapping[int, Report]) -> str | None:
         """The circle in words, once it is certain. `reports` includes this rank's own."""
         circle = self._find_circle(reports)
-        if [(rank, reports[rank].wait) for rank in circle] != [(rank, r.wait) for rank, r in self._suspects.items()]:
+        if [(rank, reports[rank].wait) for rank in circle] != [
+            (rank, r.wait) for rank, r in self._suspects.items()
+        ]:
             self._suspects = {rank: reports[rank] for rank in circle}
             return None
         if not circle or any(reports[r].number < self._suspects[r].number + _CONFIRMATIONS for r in circle):

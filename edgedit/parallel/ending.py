@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 
 from edgedit.errors import CollectiveTimeout, EdgeditError, PeerLostError
 from edgedit.parallel.backends import mpi
-from edgedit.parallel.liveness import PeerMonitor
+from edgedit.parallel.monitor import Monitor
 
 # How long the peers get to report the failure themselves, and the launcher to forward it, before all are ended.
 _REPORT_S = 0.5
@@ -25,18 +25,26 @@ _finalize_would_hang = False
 
 
 class Guard:
-    """Watches over the ways out of this process while a context is open, and after it has failed."""
+    """Watches over the ways out of this process from the start of MPI on, while a context is open or has failed."""
 
-    def __init__(self, monitor: PeerMonitor, close: Callable[[], None]) -> None:
+    def __init__(self, monitor: Monitor) -> None:
         global _current
         self._monitor = monitor
-        self._close = close
+        self._close: Callable[[], None] | None = None
         sys.excepthook = self._on_exception
         if _current is None:
             atexit.register(_at_exit)
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        ):
             signal.signal(signal.SIGTERM, _raise_interrupt)
         _current = self
+
+    def watch(self, monitor: Monitor, close: Callable[[], None]) -> None:
+        """From now on the ranks know each other: `monitor` tells them of failures, `close` parts from them."""
+        self._monitor = monitor
+        self._close = close
 
     def release(self) -> None:
         """The context was closed in order: this process may end as it likes."""
@@ -46,7 +54,7 @@ class Guard:
 
     def close_if_open(self) -> None:
         """Close a context that the program left open. Raises `EdgeditError` if a peer fails instead."""
-        if not self._monitor.is_closed:
+        if self._close is not None and not self._monitor.is_closed:
             self._close()
 
     def _on_exception(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import edgedit
 from edgedit.config import ParallelConfig
@@ -11,23 +12,29 @@ from edgedit.parallel import ending
 from edgedit.parallel.backends import mpi
 from edgedit.parallel.liveness import PeerMonitor
 from edgedit.parallel.mesh import Mesh
+from edgedit.parallel.monitor import Monitor
 from edgedit.parallel.process_group import ProcessGroup
-from edgedit.parallel.wire import Meeting
+from edgedit.parallel.wire import Connection, Meeting, host_identity
+
+_JOIN_S = 60.0  # start-up of other ranks to allow for, however short the timeout of the run is
 
 
 class Joined:
     """MPI, control channel and exit guard of one context."""
 
     def __init__(self, config: ParallelConfig, mesh: Mesh, close: Callable[[], None]) -> None:
-        self._comm = mpi.world(config)
-        one_host = config.local_world_size == config.world_size
-        meeting = Meeting(config.rank, one_host)
-        settings = [f"edgedit = {edgedit.__version__}", *config.shared_lines()]
-        hellos = mpi.meet(self._comm, {"card": meeting.card(), "settings": settings}, config.timeout_s)
-        _compare_settings([hello["settings"] for hello in hellos], config)
-        connections = meeting.join([hello["card"] for hello in hellos], config.timeout_s)
+        # Before the ranks have met, a late one cannot be told from an absent one.
+        timeout_s = max(_JOIN_S, config.timeout_s)
+        with mpi.start_limit(timeout_s):
+            self._comm = mpi.world(config)
+        self._guard = ending.Guard(Monitor(config.rank, config.world_size))
+        try:
+            connections = _meet(self._comm, config, timeout_s)
+        except EdgeditError:
+            ending.finalize_would_hang()
+            raise
         self.monitor = PeerMonitor(mesh, config.rank, connections, config.timeout_s)
-        self._guard = ending.Guard(self.monitor, close)
+        self._guard.watch(self.monitor, close)
 
     def make_group(self, axis: str, ranks: Sequence[int]) -> ProcessGroup:
         return mpi.MpiGroup(axis, ranks, self.monitor.rank, self.monitor, self._comm)
@@ -42,6 +49,16 @@ class Joined:
         elif not self.monitor.recoverable:
             ending.finalize_would_hang()
         self.monitor.stop()
+
+
+def _meet(comm: Any, config: ParallelConfig, timeout_s: float) -> list[Connection]:
+    """Compare settings with all ranks and connect to them."""
+    settings = [f"edgedit = {edgedit.__version__}", *config.shared_lines()]
+    hellos = mpi.meet(comm, {"settings": settings, "host": host_identity()}, timeout_s)
+    _compare_settings([hello["settings"] for hello in hellos], config)
+    one_host = len({hello["host"] for hello in hellos}) == 1
+    meeting = Meeting(config.rank, one_host)
+    return meeting.join(mpi.meet(comm, meeting.card(), timeout_s), timeout_s)
 
 
 def _compare_settings(settings: Sequence[Sequence[str]], config: ParallelConfig) -> None:

@@ -165,7 +165,9 @@ class PeerMonitor(Monitor):
     def _end_if_unnoticed(self, now_s: float) -> None:
         if self._trouble is None or self._noticed.is_set() or now_s - self._trouble_since_s < _GRACE_S:
             return
-        message = self.describe(None, f"{self._trouble.text}; this rank is busy, and ends without finishing that")
+        message = self.describe(
+            None, f"{self._trouble.text}; this rank is busy, and ends without finishing that"
+        )
         self.tell(self._trouble)
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, (message + "\n").encode())
         os._exit(1)

@@ -66,9 +66,13 @@ class Mesh:
         """One line per rank with its place on every axis in use, for printing."""
         used = [axis for axis in AXES if self.degrees[axis] > 1]
         rows = [["rank", *used]]
-        rows += [[str(rank), *(str(self.coords(rank)[axis]) for axis in used)] for rank in range(self.world_size)]
+        rows += [
+            [str(rank), *(str(self.coords(rank)[axis]) for axis in used)] for rank in range(self.world_size)
+        ]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows)
+        return "\n".join(
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+        )
 
     def _degree(self, axis: str) -> int:
         if axis not in self.degrees:

@@ -51,7 +51,9 @@ class Monitor:
     def check(self, call: Call) -> None:
         """Raise if the context is closed, or if a peer is in trouble already."""
         if self.failure is not None:
-            raise CollectiveError(self.describe(call, f"the context was closed by an earlier failure: {self.failure}"))
+            raise CollectiveError(
+                self.describe(call, f"the context was closed by an earlier failure: {self.failure}")
+            )
         if self._closed:
             raise CollectiveError(self.describe(call, "the context is closed"))
         trouble = self.trouble()
@@ -71,7 +73,9 @@ class Monitor:
         if self.failure is None:
             self.failure = str(error)
             self.recoverable = recoverable
-            self.tell(cause or Trouble(PeerLostError, f"rank {self.rank} failed: {self.without_prefix(str(error))}"))
+            self.tell(
+                cause or Trouble(PeerLostError, f"rank {self.rank} failed: {self.without_prefix(str(error))}")
+            )
         return error
 
     def prefix(self) -> str:

@@ -66,16 +66,18 @@ class ProcessGroup(ABC):
         self, send: Buffer, recv: Buffer, send_counts: Sequence[int], recv_counts: Sequence[int], *, label: str = "",
         verified: bool = False,
     ) -> None:  # fmt: skip
-        """Block p of `send` arrives as block `rank` of `recv` on rank p. Counts are elements per peer, in group order."""
+        """Block p of `send` arrives as block `rank` of `recv` on rank p. Counts are elements per peer."""
         self.all_to_all_async(send, recv, send_counts, recv_counts, label=label, verified=verified).wait()
 
     def all_to_all_async(
         self, send: Buffer, recv: Buffer, send_counts: Sequence[int], recv_counts: Sequence[int], *, label: str = "",
         verified: bool = False,
     ) -> Work:  # fmt: skip
+        if sum(send_counts) > send.count:
+            raise ValueError(
+                f"all_to_all '{label}' on {self.name}: sends {sum(send_counts)} elements of a buffer of {send.count}"
+            )
         call = self._call("all_to_all", send, recv, send_counts, recv_counts, label)
-        if sum(call.send_counts) > send.count:
-            raise ValueError(f"{call}: the send counts sum up to {sum(call.send_counts)}, the buffer has {send.count}")
         self._begin(call, verified)
         self.bytes_sent += (sum(call.send_counts) - call.send_counts[self.rank]) * dtypes.itemsize(send.dtype)
         offsets = [sum(call.send_counts[:peer]) for peer in range(self.size)]
@@ -103,13 +105,21 @@ class ProcessGroup(ABC):
                 f"all_reduce '{label}': send is {send.count} {send.dtype}, recv is {recv.count} {recv.dtype}"
             )
         call = Call(
-            "all_reduce", self._next(), send.dtype, send.count, REDUCE_OPS.index(op), label=label, group=self.name
+            "all_reduce",
+            self._next(),
+            send.dtype,
+            send.count,
+            REDUCE_OPS.index(op),
+            label=label,
+            group=self.name,
         )
         self._begin(call, verified)
         shares = array_split(send.count, self.size)
         mine = shares[self.rank]
         parts = numpy.empty((self.size, mine), dtypes.to_numpy(send.dtype))
-        self.all_to_all(send, Buffer.of(parts, send.dtype), shares, [mine] * self.size, label=label, verified=True)
+        self.all_to_all(
+            send, Buffer.of(parts, send.dtype), shares, [mine] * self.size, label=label, verified=True
+        )
         reduced = Buffer.of(ordered_reduce(parts, send.dtype, op), send.dtype)
         return self.all_gather_async(reduced, recv, shares, label=label, verified=True)
 
@@ -129,20 +139,28 @@ class ProcessGroup(ABC):
 
     # Point to point ---------------------------------------------------------------------------------------------
 
-    def send(self, buffer: Buffer, dst: int, tag: int = 0, *, label: str = "", verified: bool = False) -> None:
+    def send(
+        self, buffer: Buffer, dst: int, tag: int = 0, *, label: str = "", verified: bool = False
+    ) -> None:
         """Send to `dst`, a rank of the group. Messages of one tag arrive in order. 0 <= tag < 10000."""
         self.send_async(buffer, dst, tag, label=label, verified=verified).wait()
 
-    def send_async(self, buffer: Buffer, dst: int, tag: int = 0, *, label: str = "", verified: bool = False) -> Work:
+    def send_async(
+        self, buffer: Buffer, dst: int, tag: int = 0, *, label: str = "", verified: bool = False
+    ) -> Work:
         call = self._peer_call("send", buffer, dst, tag, label)
         self.bytes_sent += buffer.nbytes
         return self._send(call, buffer, dst, tag, None if verified else call.pack(0))
 
-    def recv(self, buffer: Buffer, src: int, tag: int = 0, *, label: str = "", verified: bool = False) -> None:
+    def recv(
+        self, buffer: Buffer, src: int, tag: int = 0, *, label: str = "", verified: bool = False
+    ) -> None:
         """Receive what `src` sends with `tag`; count and dtype must be those of the sender."""
         self.recv_async(buffer, src, tag, label=label, verified=verified).wait()
 
-    def recv_async(self, buffer: Buffer, src: int, tag: int = 0, *, label: str = "", verified: bool = False) -> Work:
+    def recv_async(
+        self, buffer: Buffer, src: int, tag: int = 0, *, label: str = "", verified: bool = False
+    ) -> Work:
         call = self._peer_call("recv", buffer, src, tag, label)
 
         def check(record: bytes) -> None:
@@ -210,10 +228,18 @@ class ProcessGroup(ABC):
         return calls
 
     def _fail(self, call: Call, reason: str, seen_by_all: bool = False) -> NoReturn:
-        raise self._monitor.failed(CollectiveError(self._monitor.describe(call, reason)), recoverable=seen_by_all)
+        raise self._monitor.failed(
+            CollectiveError(self._monitor.describe(call, reason)), recoverable=seen_by_all
+        )
 
     def _call(
-        self, kind: str, send: Buffer, recv: Buffer, send_counts: Sequence[int], recv_counts: Sequence[int], label: str
+        self,
+        kind: str,
+        send: Buffer,
+        recv: Buffer,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        label: str,
     ) -> Call:
         def refuse(reason: str) -> NoReturn:
             raise ValueError(f"{kind} '{label}' on {self.name}: {reason}")
@@ -229,7 +255,15 @@ class ProcessGroup(ABC):
         if send_counts[self.rank] != recv_counts[self.rank]:
             refuse(f"sends itself {send_counts[self.rank]} elements but expects {recv_counts[self.rank]}")
         return Call(
-            kind, self._next(), send.dtype, send.count, 0, tuple(send_counts), tuple(recv_counts), label, self.name
+            kind,
+            self._next(),
+            send.dtype,
+            send.count,
+            0,
+            tuple(send_counts),
+            tuple(recv_counts),
+            label,
+            self.name,
         )
 
     def _peer_call(self, kind: str, buffer: Buffer, peer: int, tag: int, label: str) -> Call:

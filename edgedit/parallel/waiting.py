@@ -87,7 +87,9 @@ class Polled(Work):
         to_peer = self._call.kind in ("send", "recv")
         for rank in self._peers:
             calls_made = self._monitor.has_left(rank)
-            if calls_made is None or (not to_peer and calls_made.get(self._call.group, 0) >= self._call.sequence):
+            if calls_made is None or (
+                not to_peer and calls_made.get(self._call.group, 0) >= self._call.sequence
+            ):
                 continue
             # It says goodbye after its last message, so only what is in flight can still come.
             if not ready_within(self.is_done, _IN_FLIGHT_S if to_peer else _LAST_CHANCE_S):

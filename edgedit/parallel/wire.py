@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
@@ -68,7 +69,7 @@ class Connection:
         self.sock.close()
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes | bytearray) -> dict[str, Any] | None:
     try:
         message = json.loads(line)
     except ValueError:
@@ -95,10 +96,8 @@ def host_addresses() -> list[str]:
             found.append(probe.getsockname()[0])
         except OSError:
             pass
-    try:
+    with contextlib.suppress(OSError):
         found += [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
-    except OSError:
-        pass
     return list(dict.fromkeys(found))
 
 
@@ -137,7 +136,7 @@ class Meeting:
                 self._listener.settimeout(max(0.01, deadline - time.monotonic()))
                 try:
                     sock, _ = self._listener.accept()
-                    peer = _greeting(sock, secret, deadline)
+                    caller = _greeting(sock, secret, deadline)
                 except OSError:
                     if time.monotonic() < deadline:
                         continue
@@ -145,8 +144,8 @@ class Meeting:
                     raise EdgeditError(
                         f"[rank {self.rank}/{len(cards)}] no control connection from ranks {absent} in {timeout_s} s"
                     ) from None
-                if peer is not None and self.rank < peer < len(cards) and peer not in connections:
-                    connections[peer] = Connection(peer, sock)
+                if caller is not None and self.rank < caller < len(cards) and caller not in connections:
+                    connections[caller] = Connection(caller, sock)
                 else:
                     sock.close()
         finally:

@@ -32,7 +32,9 @@ def flavour() -> str:
     return "mpich" if "HYDRA" in version.upper() else "other"
 
 
-def command(num_ranks: int, program: str | Path, *args: object, mpiexec_args: Sequence[str] = ()) -> list[str]:
+def command(
+    num_ranks: int, program: str | Path, *args: object, mpiexec_args: Sequence[str] = ()
+) -> list[str]:
     """The command line that runs a Python file, or a module name, as `num_ranks` ranks."""
     path = mpiexec_path()
     assert path is not None, "no mpiexec"
@@ -47,9 +49,18 @@ def command(num_ranks: int, program: str | Path, *args: object, mpiexec_args: Se
 
 def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """This environment for ranks that share cores; no variable of an outer launch comes through."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI_", "MPI_LOCAL"))}
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PMI", "OMPI_", "MPI_LOCAL"))
+    }
     path = os.pathsep.join(filter(None, [str(REPOSITORY), ours.get("PYTHONPATH", "")]))
-    ours |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    ours |= {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "passive",
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+    }
     return {**ours, **(env or {})}
 
 
@@ -76,7 +87,9 @@ def finish(launched: subprocess.Popen[str], timeout: float) -> subprocess.Comple
     except subprocess.TimeoutExpired:
         os.killpg(launched.pid, signal.SIGKILL)
         out, err = launched.communicate()
-        raise AssertionError(f"{launched.args} hung for {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}") from None
+        raise AssertionError(
+            f"{launched.args} hung for {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}"
+        ) from None
     return subprocess.CompletedProcess(launched.args, launched.returncode, out, err)
 
 

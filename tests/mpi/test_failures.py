@@ -168,7 +168,9 @@ def test_an_uncaught_error_of_one_rank_ends_all(
 
 def test_a_rank_that_exits_without_closing_its_context_ends_all(four_ranks: Launch) -> None:
     errors = four_ranks.fail("exit")
-    assert any("rank 3 has closed its context without making this call" in message for message in errors.values())
+    assert any(
+        "rank 3 has closed its context without making this call" in message for message in errors.values()
+    )
 
 
 @pytest.mark.parametrize("axis", ["ulysses", "cfg", "world"])
@@ -198,7 +200,10 @@ def test_a_disagreement_on_the_dtype_is_named_by_every_rank_in_seconds(three_ran
 def test_ranks_outside_the_group_that_disagrees_end_as_well(four_ranks: Launch) -> None:
     four_ranks.fail("dtype", "catch=yes")
     for message in four_ranks.outputs():
-        assert "rank 2 calls all_gather #4 'hidden' of f32, rank 3 calls all_gather #4 'hidden' of bf16" in message
+        assert (
+            "rank 2 calls all_gather #4 'hidden' of f32, rank 3 calls all_gather #4 'hidden' of bf16"
+            in message
+        )
 
 
 def test_after_a_disagreement_a_new_context_can_be_made(three_ranks: Launch) -> None:

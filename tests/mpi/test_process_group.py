@@ -20,3 +20,8 @@ def test_every_collective_moves_every_block_to_its_place(ulysses: int, cfg: int,
     backend = "mpi" if num_ranks > 1 else "none"
     for rank in range(num_ranks):
         assert f"rank {rank} of {num_ranks}: {num_groups} groups, backend {backend}" in printed
+
+
+@pytest.mark.parametrize("piece", [1, 5])
+def test_messages_longer_than_mpi_can_count_arrive_in_pieces(piece: int) -> None:
+    check_ok(mpirun(3, PROGRAM, 3, 1, 1, piece))

@@ -39,7 +39,12 @@ def check_all_to_all(group: ProcessGroup, dtype: str, salt: int) -> None:
     recv = np.full(len(expected) + 2, 99, send.dtype)
     before = group.bytes_sent
     group.all_to_all(
-        Buffer.of(send, dtype), Buffer.of(recv, dtype), send_counts, recv_counts, label="blocks", verified=salt > 1
+        Buffer.of(send, dtype),
+        Buffer.of(recv, dtype),
+        send_counts,
+        recv_counts,
+        label="blocks",
+        verified=salt > 1,
     )
     np.testing.assert_array_equal(recv[:-2], expected)
     np.testing.assert_array_equal(recv[-2:], 99)  # nothing past the counts
@@ -131,7 +136,9 @@ def check_overlap(group: ProcessGroup) -> None:
     np.testing.assert_array_equal(
         gathered, np.concatenate([block(peer, 0, count, "f32", 5) for peer in group.ranks])
     )
-    np.testing.assert_array_equal(moved, np.concatenate([block(peer, me, count, "f32") for peer in group.ranks]))
+    np.testing.assert_array_equal(
+        moved, np.concatenate([block(peer, me, count, "f32") for peer in group.ranks])
+    )
 
 
 def check_control(context: ParallelContext) -> None:

@@ -13,7 +13,9 @@ from edgedit.errors import PeerLostError
 from edgedit.parallel import Buffer
 
 
-@pytest.mark.parametrize(("ulysses", "cfg", "dp"), [(1, 1, 1), (2, 1, 1), (3, 1, 1), (2, 2, 1), (1, 2, 2), (5, 1, 1)])
+@pytest.mark.parametrize(
+    ("ulysses", "cfg", "dp"), [(1, 1, 1), (2, 1, 1), (3, 1, 1), (2, 2, 1), (1, 2, 2), (5, 1, 1)]
+)
 def test_every_collective_moves_every_block_to_its_place(ulysses: int, cfg: int, dp: int) -> None:
     world_size = ulysses * cfg * dp
     results = ParallelContext.local(

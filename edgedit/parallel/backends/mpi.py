@@ -6,6 +6,8 @@ should have come from, and counts beyond what MPI can count are cut into pieces 
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import json
 import os
 import shlex
@@ -24,7 +26,9 @@ from edgedit.parallel.process_group import ProcessGroup
 from edgedit.parallel.waiting import Backoff, Polled, ready_within
 from edgedit.parallel.work import Work
 
-_COLLECTIVE_TAG = 0  # messages between one pair of ranks keep their order, and every rank makes the same calls in order
+_COLLECTIVE_TAG = (
+    0  # messages between one pair of ranks keep their order, and every rank makes the same calls in order
+)
 _HELLO_TAG = 31_459
 _HELLO_NBYTES = 16_384
 # MPI counts elements in a C int.
@@ -38,8 +42,23 @@ def import_mpi() -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise EdgeditError(f"backend mpi needs mpi4py and an MPI library: pip install 'edgedit[mpi]' ({error})") from error
+        raise EdgeditError(
+            f"backend mpi needs mpi4py and an MPI library: pip install 'edgedit[mpi]' ({error})"
+        ) from error
     return MPI
+
+
+@contextlib.contextmanager
+def start_limit(timeout_s: float) -> Iterator[None]:
+    """End this process, showing where it stood, should the start of MPI inside take longer.
+
+    Starting MPI waits for every rank without letting Python run, so only a thread of the C library can watch it.
+    """
+    faulthandler.dump_traceback_later(timeout_s, exit=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def world(config: ParallelConfig) -> Any:
@@ -87,7 +106,9 @@ def progress(comm: Any) -> None:
 class MpiGroup(ProcessGroup):
     """A group with a communicator of its own. Creating it is a call that all ranks of the group make together."""
 
-    def __init__(self, name: str, ranks: Sequence[int], world_rank: int, monitor: Monitor, world_comm: Any) -> None:
+    def __init__(
+        self, name: str, ranks: Sequence[int], world_rank: int, monitor: Monitor, world_comm: Any
+    ) -> None:
         super().__init__(name, ranks, world_rank, monitor)
         self._mpi = import_mpi()
         members = world_comm.Get_group().Incl(self.ranks)
@@ -151,7 +172,9 @@ class MpiGroup(ProcessGroup):
             if check is not None:
                 check(bytes(record))
 
-        return self._work(call, [(src, request) for request in requests], keep=(buffer, record), first_done=first_done)
+        return self._work(
+            call, [(src, request) for request in requests], keep=(buffer, record), first_done=first_done
+        )
 
     def _pieces(self, buffer: Buffer, offset: int, count: int) -> Iterator[list[Any]]:
         """mpi4py's form of a block of elements, in pieces that MPI can count."""

@@ -1,4 +1,7 @@
-"""Every collective on every axis of one layout: collectives.py ULYSSES CFG DP."""
+"""Every collective on every axis of one layout: collectives.py ULYSSES CFG DP [PIECE].
+
+PIECE: the most elements that one MPI message takes, to see long messages cut without having long messages.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 from collective_checks import check_everything
 
 from edgedit import ParallelConfig, ParallelContext
+from edgedit.parallel.backends import mpi
 
-ulysses, cfg, dp = map(int, sys.argv[1:])
+ulysses, cfg, dp, *piece = map(int, sys.argv[1:])
+if piece:
+    mpi._PIECE_COUNT = piece[0]
 config = ParallelConfig.from_env(ulysses_degree=ulysses, cfg_degree=cfg, dp_degree=dp)
 with ParallelContext(config) as context:
     num_groups = check_everything(context)

@@ -1,0 +1,34 @@
+"""Ranks that do not all make the same context: joining.py HOW."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from edgedit import ParallelConfig, ParallelContext
+from edgedit.parallel import joining
+from edgedit.parallel.backends.mpi import import_mpi
+
+how = sys.argv[1]
+options = {"ulysses_degree": 2, "timeout_s": 1.0}
+last = ParallelConfig.from_env(**options).rank == 1
+if last and how == "settings":
+    options = {"cfg_degree": 2, "timeout_s": 1.0}
+if how.startswith("absent"):
+    joining._JOIN_S = 1.0
+    if last:
+        if how == "absent after the start of MPI":
+            import_mpi()
+        time.sleep(4)
+        sys.exit(0)
+if how == "many":
+    for _ in range(20):
+        ParallelContext(ParallelConfig.from_env(**options)).close()
+elif how == "open":
+    context = ParallelContext(ParallelConfig.from_env(**options))
+    context.group("world").barrier()
+    if last:
+        time.sleep(2)  # rank 0 waits for it on its way out
+else:
+    ParallelContext(ParallelConfig.from_env(**options)).close()
+print("end", flush=True)
