@@ -68,6 +68,8 @@ def _print_error(message: str, everywhere: bool) -> None:
         launch = launcher.detect(os.environ)
     except ValueError:
         launch = launcher.Launch("none")
-    place = f" [rank {launch.rank}/{launch.world_size}]" if launch.world_size > 1 else ""
+    place = f"[rank {launch.rank}/{launch.world_size}] "
+    if everywhere and launch.world_size > 1 and not message.startswith(place):
+        message = place + message
     if everywhere or launch.local_rank == 0:
-        print(f"edgedit:{place if everywhere else ''} error: {message}", file=sys.stderr, flush=True)
+        print(f"edgedit: error: {message}", file=sys.stderr, flush=True)

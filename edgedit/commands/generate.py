@@ -86,32 +86,48 @@ def run(args: argparse.Namespace) -> int:
     notes += _request_notes(args, request)
 
     from edgedit.parallel.context import ParallelContext
-    from edgedit.pipelines.pipeline import Pipeline
 
     with ParallelContext(config) as context:
-        _check_outputs(context, [*pictures, *([args.latents_out] if args.latents_out else [])])
-        voice = _Voice(context.rank == 0, args.quiet, args.json)
-        for note in notes:
-            voice.note(note)
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = lambda message, *_, **__: voice.note(str(message))
-            pipeline = Pipeline.from_pretrained(
-                args.model, args.dtype, args.threads, context, progress=not args.quiet
-            )
-            result = pipeline.run(request)
-        for note in result.notes:
-            voice.note(note)
-        if context.rank == 0:
-            _write(args, request, result, pictures)
-            voice.say(f"seed {result.seed}")
-            for path in pictures:
-                voice.say(str(path))
-            if args.json:
-                print(json.dumps(_report(args, pipeline, result, pictures)))
-        context.note(phase="writing")
-        context.group("world").barrier()
+        problem = _output_problem(context, [*pictures, *([args.latents_out] if args.latents_out else [])])
+        if problem is None:
+            _draw(args, context, request, pictures, notes)
+    if problem is not None:
+        raise ValueError(problem)
     return 0
+
+
+def _draw(
+    args: argparse.Namespace,
+    context: ParallelContext,
+    request: Request,
+    pictures: list[Path],
+    notes: list[str],
+) -> None:
+    """Load, draw, write and report: on every rank, the last two on world rank 0."""
+    from edgedit.pipelines.pipeline import Pipeline
+
+    voice = _Voice(context.rank == 0, args.quiet, args.json)
+    for note in notes:
+        voice.note(note)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: voice.note(str(message))
+        pipeline = Pipeline.from_pretrained(
+            args.model, args.dtype, args.threads, context, progress=not args.quiet
+        )
+        result = pipeline.run(request)
+    for note in result.notes:
+        voice.note(note)
+    context.note(phase="writing")
+    if context.rank == 0:
+        _write(args, request, result, pictures)
+        voice.say(f"seed {result.seed}")
+        for path in pictures:
+            voice.say(str(path))
+        if args.json:
+            print(json.dumps(_report(args, pipeline, result, pictures)))
+    # the others stay until the pictures are written: a failure there ends them too
+    context.group("world").barrier()
 
 
 class _Voice:
@@ -147,17 +163,16 @@ def _request_notes(args: argparse.Namespace, request: Request) -> list[str]:
     return notes
 
 
-def _check_outputs(context: ParallelContext, paths: list[Path]) -> None:
-    """World rank 0 writes, so its word on the output directories counts for all."""
+def _output_problem(context: ParallelContext, paths: list[Path]) -> str | None:
+    """What is wrong with the output paths. World rank 0 writes, so its word counts for all."""
     problem = None
     if context.rank == 0:
         try:
             output.check_writable(paths)
         except ValueError as error:
             problem = str(error)
-    problem = context.broadcast_object(problem)
-    if problem is not None:
-        raise ValueError(problem)
+    answer: str | None = context.broadcast_object(problem)
+    return answer
 
 
 def _write(args: argparse.Namespace, request: Request, result: Result, pictures: list[Path]) -> None:

@@ -1,5 +1,6 @@
 """Pipelines in one process: alone, and as ranks in threads."""
 
+import itertools
 import json
 import re
 import warnings
@@ -80,6 +81,37 @@ def test_guidance_is_linear_in_its_scale_over_one_step(pipeline):
     uncond, cond = pipeline("a dog", **call).latents, pipeline("a cat", **call).latents
     guided = pipeline("a cat", "a dog", **{**call, "true_cfg_scale": 2.5}).latents
     np.testing.assert_allclose(guided, uncond + 2.5 * (cond - uncond), atol=1e-4)
+
+
+class PretendTransformer:
+    """Predicts the timestep as velocity, and keeps what it was called with."""
+
+    def __init__(self, original):
+        self.compute_dtype, self.prepare, self.calls = original.compute_dtype, original.prepare, []
+
+    def __call__(self, **inputs):
+        self.calls.append(inputs)
+        return np.full_like(inputs["hidden_states"], inputs["timestep"][0])
+
+
+def test_the_transformer_is_called_as_the_schedule_says(pipeline, monkeypatch):
+    pretend = PretendTransformer(pipeline.transformer)
+    monkeypatch.setattr(pipeline, "transformer", pretend)
+    result = pipeline("a cat", "a dog", **{**GUIDED, "num_inference_steps": 3}, guidance_scale=5.5)
+    # dynamic shift for 20 image tokens: exp(mu) on the line through (256, 0.5) and (4096, 1.15)
+    factor = np.exp(0.5 + (20 - 256) * (1.15 - 0.5) / (4096 - 256))
+    sigmas = [factor / (factor + 1 / level - 1) for level in (1, 2 / 3, 1 / 3)] + [0]
+    called = [call["timestep"].item() for call in pretend.calls]
+    np.testing.assert_allclose(called, np.repeat(sigmas[:-1], 2), rtol=1e-6)  # two branches a step
+    assert {call["guidance"].item() for call in pretend.calls} == {5.5}
+    for call in pretend.calls:
+        assert not call["txt_ids"].any()
+        assert call["txt_ids"].shape == (12, 3)
+        np.testing.assert_array_equal(call["img_ids"], [(0, y, x) for y in range(4) for x in range(5)])
+    uncond, cond = (pretend.calls[branch]["encoder_hidden_states"] for branch in (0, 1))
+    assert np.abs(uncond - cond).max() > 1e-3
+    integral = sum(sigma * (after - sigma) for sigma, after in itertools.pairwise(sigmas))
+    np.testing.assert_allclose(result.latents, randn((1, 4, 8, 10), CALL["seed"]) + integral, atol=1e-5)
 
 
 def test_a_batch_draws_what_its_prompts_draw_alone(pipeline):
