@@ -1,11 +1,15 @@
 """``edgedit generate`` under mpiexec: any number of ranks draws what one rank draws."""
 
 import json
+import os
 import re
+import signal
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
-from launch import check_ok, mpirun
+from launch import check_ok, finish, flavour, mpirun, start
 from PIL import Image
 from tiny import write_flux_pipeline
 
@@ -169,3 +173,34 @@ def test_bad_input_ends_every_rank_before_work_with_one_message(tmp_path):
     assert done.returncode != 0
     assert done.stderr.count("choose: ") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def process_of_rank(rank, mark):
+    """The process that a launch marked with ``mark`` in its environment runs as ``rank``."""
+    wanted = {f"PMI_RANK={rank}".encode(), f"EDGEDIT_MARK={mark}".encode()}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+                return int(entry.name)
+        except OSError:
+            continue
+    return None
+
+
+@pytest.mark.skipif(flavour() != "mpich", reason="ranks are found by MPICH's environment variables")
+def test_a_rank_killed_in_mid_step_ends_all_and_leaves_no_file(tmp_path):
+    """Without the launcher's own clean-up: the other ranks end by themselves."""
+    flags = [*EMBEDDED, "--steps", "100000", "--ulysses", "3", "-o", tmp_path / "a.png"]
+    flags += ["--latents-out", tmp_path / "l.npy"]
+    mark = str(os.getpid())
+    launched = start(
+        3, "edgedit", "generate", *flags, env={"EDGEDIT_MARK": mark}, mpiexec_args=["-disable-auto-cleanup"]
+    )
+    launched.stderr.readline()  # the bar of the steps, which is drawn after two seconds of them
+    os.kill(process_of_rank(1, mark), signal.SIGKILL)
+    killed_s = time.monotonic()
+    done = finish(launched, timeout=60)
+    assert time.monotonic() - killed_s < 10
+    assert done.returncode != 0
+    assert list(tmp_path.iterdir()) == []
+    assert all(process_of_rank(rank, mark) is None for rank in range(3))
