@@ -63,6 +63,7 @@ lint: $(STAMPS)/dev
 typecheck: $(STAMPS)/dev
 	$(BIN)/mypy
 
+check-long: export EDGEDIT_EXCHANGES = 100000
 check-long: ctest $(STAMPS)/parity lint typecheck
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 

@@ -8,7 +8,8 @@
 
 namespace py = pybind11;
 
-void register_layout(py::module_& module); // layout_bindings.cpp
+void register_layout(py::module_& module);    // layout_bindings.cpp
+void register_transport(py::module_& module); // transport/bindings.cpp
 
 namespace {
 
@@ -43,4 +44,5 @@ PYBIND11_MODULE(_native, module) {
     module.def("cpu_features", &cpu_features, "Extensions of this processor that can be used, by name.");
     module.def("build_info", &build_info, "How this extension was built.");
     register_layout(module);
+    register_transport(module);
 }

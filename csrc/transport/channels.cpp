@@ -1,0 +1,120 @@
+#include "transport/channels.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace edgedit::transport {
+
+Channels::Channels(int rank, std::vector<std::byte*> inboxes, std::size_t ring_nbytes)
+    : rank_(rank), inboxes_(std::move(inboxes)), ring_nbytes_(ring_nbytes), outgoing_(inboxes_.size()),
+      incoming_(inboxes_.size()) {}
+
+std::size_t Channels::inbox_nbytes(int ranks, std::size_t ring_nbytes) {
+    return static_cast<std::size_t>(ranks) * (sizeof(Ring) + ring_nbytes);
+}
+
+Channels::Ring& Channels::ring(int reader, int writer) const {
+    const std::size_t offset = static_cast<std::size_t>(writer) * (sizeof(Ring) + ring_nbytes_);
+    return *reinterpret_cast<Ring*>(inboxes_[static_cast<std::size_t>(reader)] + offset);
+}
+
+std::byte* Channels::ring_data(int reader, int writer) const {
+    return reinterpret_cast<std::byte*>(&ring(reader, writer)) + sizeof(Ring);
+}
+
+std::uint64_t Channels::post(const std::byte* send, std::byte* recv, const std::vector<Block>& blocks) {
+    const std::uint64_t number = ++last_number_;
+    int pieces = 0;
+    for (std::size_t peer = 0; peer < blocks.size(); ++peer) {
+        const Block& block = blocks[peer];
+        if (static_cast<int>(peer) == rank_) {
+            const std::byte* source = send + block.send_offset;
+            std::byte* target = recv + block.recv_offset;
+            if (block.send_nbytes > 0 && source != target) std::memcpy(target, source, static_cast<std::size_t>(block.send_nbytes));
+            continue;
+        }
+        if (block.send_nbytes > 0) { // a queue holds pieces to write and pieces to read alike; these are only read
+            outgoing_[peer].push_back({number, const_cast<std::byte*>(send) + block.send_offset, block.send_nbytes});
+            ++pieces;
+        }
+        if (block.recv_nbytes > 0) {
+            incoming_[peer].push_back({number, recv + block.recv_offset, block.recv_nbytes});
+            ++pieces;
+        }
+    }
+    pieces_left_.push_back(pieces);
+    return number;
+}
+
+bool Channels::test(std::uint64_t number) {
+    for (int peer = 0; peer < static_cast<int>(inboxes_.size()); ++peer) {
+        if (peer == rank_) continue;
+        push(peer);
+        pull(peer);
+    }
+    while (!pieces_left_.empty() && pieces_left_.front() == 0) {
+        pieces_left_.pop_front();
+        ++first_number_;
+    }
+    return number < first_number_ || pieces_left_[static_cast<std::size_t>(number - first_number_)] == 0;
+}
+
+std::vector<int> Channels::missing(std::uint64_t number) const {
+    std::vector<int> peers;
+    for (std::size_t peer = 0; peer < incoming_.size(); ++peer) {
+        const auto& queue = incoming_[peer];
+        const auto belongs = [&](const Piece& piece) { return piece.number == number; };
+        if (std::any_of(queue.begin(), queue.end(), belongs)) peers.push_back(static_cast<int>(peer));
+    }
+    return peers;
+}
+
+void Channels::push(int peer) {
+    auto& queue = outgoing_[static_cast<std::size_t>(peer)];
+    if (queue.empty()) return;
+    Ring& to = ring(peer, rank_);
+    std::uint32_t written = to.written.value.load(std::memory_order_relaxed);
+    while (!queue.empty()) {
+        const std::size_t room = ring_nbytes_ - (written - to.read.value.load(std::memory_order_acquire));
+        const std::size_t begin = written & (ring_nbytes_ - 1);
+        Piece& piece = queue.front();
+        const std::size_t count = std::min({room, ring_nbytes_ - begin, static_cast<std::size_t>(piece.nbytes)});
+        if (count == 0) return;
+        std::memcpy(ring_data(peer, rank_) + begin, piece.memory, count);
+        written += static_cast<std::uint32_t>(count);
+        to.written.value.store(written, std::memory_order_release);
+        piece.memory += count;
+        piece.nbytes -= static_cast<std::int64_t>(count);
+        if (piece.nbytes == 0) {
+            finish(piece.number);
+            queue.pop_front();
+        }
+    }
+}
+
+void Channels::pull(int peer) {
+    auto& queue = incoming_[static_cast<std::size_t>(peer)];
+    if (queue.empty()) return;
+    Ring& from = ring(rank_, peer);
+    std::uint32_t read = from.read.value.load(std::memory_order_relaxed);
+    while (!queue.empty()) {
+        const std::size_t available = from.written.value.load(std::memory_order_acquire) - read;
+        const std::size_t begin = read & (ring_nbytes_ - 1);
+        Piece& piece = queue.front();
+        const std::size_t count = std::min({available, ring_nbytes_ - begin, static_cast<std::size_t>(piece.nbytes)});
+        if (count == 0) return;
+        std::memcpy(piece.memory, ring_data(rank_, peer) + begin, count);
+        read += static_cast<std::uint32_t>(count);
+        from.read.value.store(read, std::memory_order_release);
+        piece.memory += count;
+        piece.nbytes -= static_cast<std::int64_t>(count);
+        if (piece.nbytes == 0) {
+            finish(piece.number);
+            queue.pop_front();
+        }
+    }
+}
+
+void Channels::finish(std::uint64_t number) { --pieces_left_[static_cast<std::size_t>(number - first_number_)]; }
+
+} // namespace edgedit::transport

@@ -1,0 +1,97 @@
+#include "transport/mpi_transport.hpp"
+
+#include <algorithm>
+
+namespace edgedit::transport {
+
+namespace {
+
+// MPI counts in an int: longer blocks are cut into pieces that both ends derive from the count.
+constexpr std::int64_t kPieceNbytes = std::int64_t{1} << 30;
+constexpr std::size_t kMaxErrorText = 1024; // more than the longest of any MPI
+constexpr std::int64_t kOver = -1;          // no library uses this value for a request
+
+} // namespace
+
+Code MpiTransport::start(Exchange& exchange, const Watch&) {
+    exchange.requests.clear();
+    exchange.request_peers.clear();
+    std::size_t pieces = 0; // MPI keeps the addresses of requests: the vector must not grow afterwards
+    for (const Block& block : exchange.blocks) {
+        pieces += static_cast<std::size_t>((block.send_nbytes + kPieceNbytes - 1) / kPieceNbytes);
+        pieces += static_cast<std::size_t>((block.recv_nbytes + kPieceNbytes - 1) / kPieceNbytes);
+    }
+    exchange.requests.reserve(pieces);
+    for (int shift = size() - 1; shift > 0; --shift) {
+        if (!post(exchange, peer_after(shift), false)) return Code::transport;
+    }
+    for (int shift = 1; shift < size(); ++shift) {
+        if (!post(exchange, peer_after(shift), true)) return Code::transport;
+    }
+    copy_own_block(exchange, rank_);
+    return Code::ok;
+}
+
+bool MpiTransport::post(Exchange& exchange, int peer, bool sending) {
+    const Block& block = exchange.blocks[static_cast<std::size_t>(peer)];
+    const std::int64_t nbytes = sending ? block.send_nbytes : block.recv_nbytes;
+    for (std::int64_t begin = 0; begin < nbytes; begin += kPieceNbytes) {
+        const int count = static_cast<int>(std::min(kPieceNbytes, nbytes - begin));
+        std::int64_t& request = exchange.requests.emplace_back(0);
+        exchange.request_peers.push_back(sending ? -1 : peer);
+        const int code =
+            sending ? library_.isend(exchange.send + block.send_offset + begin, count, library_.byte_type, peer, tag_,
+                                     comm_, &request)
+                    : library_.irecv(exchange.recv + block.recv_offset + begin, count, library_.byte_type, peer, tag_,
+                                     comm_, &request);
+        if (!checked(code)) return false;
+    }
+    return true;
+}
+
+Code MpiTransport::wait(Exchange& exchange, const Watch& watch) {
+    for (std::size_t i = 0; i < exchange.requests.size(); ++i) {
+        // A send is over when its receiver takes it; which peer that is matters to nobody's message.
+        const int peer = exchange.request_peers[i];
+        const Code code = wait_for(
+            watch, world_ranks_[static_cast<std::size_t>(peer < 0 ? rank_ : peer)],
+            [&] { return is_done(exchange.requests[i]) || failed_; }, Naps());
+        if (failed_) return Code::transport;
+        if (code != Code::ok) return code;
+    }
+    return Code::ok;
+}
+
+void MpiTransport::progress(Exchange& exchange) {
+    for (std::int64_t& request : exchange.requests) is_done(request);
+}
+
+std::vector<int> MpiTransport::missing(const Exchange& exchange) const {
+    std::vector<int> peers;
+    for (std::size_t i = 0; i < exchange.requests.size(); ++i) {
+        if (exchange.requests[i] != kOver && exchange.request_peers[i] >= 0) peers.push_back(exchange.request_peers[i]);
+    }
+    std::sort(peers.begin(), peers.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+    return peers;
+}
+
+bool MpiTransport::is_done(std::int64_t& request) {
+    if (request == kOver) return true;
+    int done = 0;
+    alignas(8) char status[64];
+    if (checked(library_.test(&request, &done, status)) && done != 0) request = kOver;
+    return request == kOver;
+}
+
+bool MpiTransport::checked(int code) {
+    if (code == 0) return true;
+    char text[kMaxErrorText] = "";
+    int length = 0;
+    library_.error_string(code, text, &length);
+    error_text_ = std::string("MPI: ") + text;
+    failed_ = true;
+    return false;
+}
+
+} // namespace edgedit::transport

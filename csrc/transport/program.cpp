@@ -1,0 +1,168 @@
+#include "transport/program.hpp"
+
+namespace edgedit::transport {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kSignalInterval = 50ms;
+// MPI moves long messages only while it is called: a compute node in between may take long.
+constexpr auto kProgressInterval = 200us;
+
+} // namespace
+
+int Program::add_exchange(std::shared_ptr<Transport> transport, Exchange exchange) {
+    exchanges_.push_back({std::move(transport), std::move(exchange)});
+    return static_cast<int>(exchanges_.size()) - 1;
+}
+
+int Program::add_collective(int exchange) {
+    collectives_.push_back({exchange, -1, {}, {}, {}});
+    return static_cast<int>(collectives_.size()) - 1;
+}
+
+int Program::add_all_reduce(int parts, int whole, Reduction reduction) {
+    collectives_.push_back({parts, whole, reduction, {}, {}});
+    return static_cast<int>(collectives_.size()) - 1;
+}
+
+void Program::begin() {
+    failure_ = {};
+    failed_.store(false);
+    opened_.store(-1);
+    begun_ = -1;
+    started_.store(0);
+    exchange_time_ = {};
+    next_signal_ = Clock::now() + kSignalInterval;
+}
+
+void Program::end() {
+    for (Flight& flight : exchanges_) release(flight);
+}
+
+void Program::start(int collective) {
+    if (failed_.load()) return;
+    const auto began = Clock::now();
+    begin_collective(collective);
+    Flight& flight = exchanges_[index(collectives_[index(collective)].first)];
+    settle(collective, start(flight), flight);
+    exchange_time_ += Clock::now() - began;
+}
+
+void Program::wait(int collective) {
+    if (failed_.load()) return;
+    const auto began = Clock::now();
+    waiting_.store(collective);
+    const Collective& entry = collectives_[index(collective)];
+    release(entry.at_wait);
+    Flight& first = exchanges_[index(entry.first)];
+    settle(collective, wait(first), first);
+    if (entry.second >= 0 && !failed_.load()) {
+        Flight& second = exchanges_[index(entry.second)];
+        const Block& own = second.exchange.blocks[index(second.transport->rank())];
+        reduce_in_order(entry.reduction, first.exchange.recv, second.exchange.recv + own.recv_offset);
+        release(first);
+        Code code = start(second);
+        if (code == Code::ok) code = wait(second);
+        settle(collective, code, second);
+    }
+    waiting_.store(-1);
+    exchange_time_ += Clock::now() - began;
+}
+
+bool Program::open(int collective, int thread) {
+    if (thread != 0) { // thread 0 finds out; the others only have to see it
+        Naps nap;
+        for (int look = 0; opened_.load() != collective; ++look) {
+            if (failed_.load()) return false;
+            look < kSpins ? relax_core() : nap();
+        }
+        return !failed_.load();
+    }
+    if (failed_.load()) return false;
+    const auto began = Clock::now();
+    begin_collective(collective);
+    Flight& flight = exchanges_[index(collectives_[index(collective)].first)];
+    const Code code = flight.transport->acquire(flight.exchange, watch_);
+    flight.used = true;
+    settle(collective, code, flight);
+    waiting_.store(-1);
+    exchange_time_ += Clock::now() - began;
+    if (code == Code::ok) opened_.store(collective);
+    return code == Code::ok;
+}
+
+std::byte* Program::target(int collective, int peer) const {
+    const Flight& flight = exchanges_[index(collectives_[index(collective)].first)];
+    return flight.transport->target(flight.exchange, peer);
+}
+
+void Program::set_written_by_producer(int collective) {
+    exchanges_[index(collectives_[index(collective)].first)].exchange.written_by_producer = true;
+}
+
+bool Program::must_stop() {
+    if (failed_.load()) return true;
+    const auto now = Clock::now();
+    if (watch_.in_trouble()) {
+        failure_.code = Code::trouble;
+    } else if (watch_.interrupted != nullptr && now >= next_signal_) {
+        next_signal_ = now + kSignalInterval;
+        if (watch_.interrupted()) failure_.code = Code::interrupted;
+    }
+    if (failure_.code != Code::ok) {
+        failed_.store(true);
+        return true;
+    }
+    if (now >= next_progress_) {
+        next_progress_ = now + kProgressInterval;
+        for (Flight& flight : exchanges_) {
+            if (flight.flying) flight.transport->progress(flight.exchange);
+        }
+    }
+    return false;
+}
+
+void Program::begin_collective(int collective) {
+    waiting_.store(collective);
+    if (begun_ == collective) return;
+    begun_ = collective;
+    release(collectives_[index(collective)].at_start);
+    started_.fetch_add(1);
+}
+
+void Program::release(const std::vector<int>& exchanges) {
+    for (int exchange : exchanges) release(exchanges_[index(exchange)]);
+}
+
+void Program::release(Flight& flight) {
+    if (!flight.used) return;
+    flight.used = false;
+    flight.transport->release(flight.exchange);
+}
+
+Code Program::start(Flight& flight) {
+    flight.used = flight.flying = true;
+    return flight.transport->start(flight.exchange, watch_);
+}
+
+Code Program::wait(Flight& flight) {
+    const Code code = flight.transport->wait(flight.exchange, watch_);
+    flight.flying = code != Code::ok;
+    return code;
+}
+
+void Program::settle(int collective, Code code, const Flight& flight) {
+    if (code == Code::ok) return;
+    failure_.code = code;
+    failure_.collective = collective;
+    failure_.missing.clear();
+    for (int peer : flight.transport->missing(flight.exchange)) {
+        failure_.missing.push_back(flight.transport->world_ranks()[index(peer)]);
+    }
+    failure_.text = flight.transport->error_text();
+    failed_.store(true);
+}
+
+} // namespace edgedit::transport
