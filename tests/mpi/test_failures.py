@@ -121,6 +121,7 @@ def test_a_killed_rank_ends_ranks_that_are_inside_a_native_call(four_ranks: Laun
 
 def test_a_stopped_rank_ends_the_others_after_the_timeout(four_ranks: Launch) -> None:
     errors = four_ranks.fail("stop", "timeout_s=2")
+    errors.pop(3, None)  # a launcher may wake it up to end it
     assert errors
     for message in errors.values():
         assert "rank 3 showed no sign of life for 2 s" in message
