@@ -17,7 +17,7 @@ COMMS = ("auto", "graph-cut", "in-graph")
 OPS = ("auto", "fused", "generic")
 WIRE_DTYPES = ("auto", "f32", "f16", "bf16")
 # The words of the design that this version cannot do yet, and what it can.
-_BUILT = {"backend": ("none", "local", "mpi"), "comm": ("graph-cut",), "ops": ("generic",)}
+_BUILT = {"backend": ("none", "local", "mpi", "shm"), "comm": ("graph-cut", "in-graph"), "ops": ("generic",)}
 
 # What differs between the ranks of one launch; everything else has to agree.
 _OWN_FIELDS = ("rank", "local_rank", "local_world_size", "device")
@@ -27,8 +27,9 @@ _OWN_FIELDS = ("rank", "local_rank", "local_world_size", "device")
 class ParallelConfig:
     """Degrees of every axis, how ranks talk, and which rank this is.
 
-    world size = cfg x dp x (ring or kv_gather) x ulysses x tp. The words `auto` of `backend`, `comm` and `ops` are
-    replaced by what they stand for on construction. Raises `ValueError` naming the values and what is legal.
+    world size = cfg x dp x (ring or kv_gather) x ulysses x tp. The words `auto` of `backend`, `comm`, `ops` and
+    `wire_dtype` are replaced by what they stand for on construction. Raises `ValueError` naming the values and
+    what is legal.
     """
 
     backend: str = "auto"
@@ -62,12 +63,19 @@ class ParallelConfig:
         if not (isinstance(self.timeout_s, (int, float)) and 0 < self.timeout_s < math.inf):
             raise ValueError(f"timeout_s is {self.timeout_s!r}; legal: a number of seconds above 0")
         self._check_degrees()
-        self._resolve("backend", "mpi" if self.world_size > 1 else "none")
-        self._resolve("comm", "graph-cut")
+        if self.world_size == 1:
+            self._resolve("backend", "none")
+        self._resolve("comm", "graph-cut" if self.backend in ("none", "local") else "in-graph")
         self._resolve("ops", "generic")
+        # activations are f32 whatever type the weights have, so this wire rounds nothing
+        self._resolve("wire_dtype", "f32")
+        if self.backend == "local" and self.comm == "in-graph":
+            raise ValueError(
+                "comm in-graph runs one rank a process, but backend local runs threads; legal: graph-cut"
+            )
         if self.backend == "none" and self.world_size > 1:
             raise ValueError(
-                f"backend none serves one rank, but the launch has {self.world_size}; legal: auto, mpi"
+                f"backend none serves one rank, but the launch has {self.world_size}; legal: auto, mpi, shm"
             )
 
     @classmethod

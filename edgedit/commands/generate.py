@@ -216,7 +216,7 @@ def _report(
         "comm": config.comm,
         "ops": config.ops,
         "dtype": args.dtype,
-        "wire_dtype": "f32" if config.wire_dtype == "auto" else config.wire_dtype,
+        "wire_dtype": config.wire_dtype,
         "schedule_digest": result.schedule_digest,
         "bytes_sent": result.bytes_sent,
         "timings": {name: round(seconds, 6) for name, seconds in result.timings.items()},

@@ -13,12 +13,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from edgedit.errors import GgmlError
+from edgedit.host import rest_waiting_threads
 
 GGML_PYTHON_VERSION = "0.0.45"
 GGML_VERSION = "0.15.3"
 
 # A failed ggml assertion ends the process; without this it first starts gdb for a backtrace.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+rest_waiting_threads(os.environ)
 
 try:
     from ggml import ggml as lib

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -85,7 +84,6 @@ class Pipeline(ABC):
         else:
             config = parallel or ParallelConfig.from_env()
         settings.check_parallel(config)
-        host.rest_waiting_threads(os.environ)
         context = given or ParallelContext(config)
         try:
             shown = Progress(progress and context.rank == 0)

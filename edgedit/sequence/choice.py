@@ -9,10 +9,9 @@ from edgedit.sequence.strategy import AttentionStrategy
 from edgedit.sequence.ulysses import Ulysses
 
 
-def strategy_for(config: ParallelConfig, compute_dtype: str = "f32") -> AttentionStrategy:
-    """Local on one sequence rank, else Ulysses. The wire carries f32 unless the configuration says otherwise."""
+def strategy_for(config: ParallelConfig) -> AttentionStrategy:
+    """Local on one sequence rank, else Ulysses."""
     if config.ulysses_degree == 1:
         return Local()
     rank = Mesh(config).coords(config.rank)["ulysses"]
-    wire_dtype = "f32" if config.wire_dtype == "auto" else config.wire_dtype
-    return Ulysses(config.ulysses_degree, rank, wire_dtype)
+    return Ulysses(config.ulysses_degree, rank, config.wire_dtype)
