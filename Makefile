@@ -1,5 +1,5 @@
 # Everything here works on a fresh clone: each target makes the virtual environment it needs.
-#   make demo | test | parity | lint | typecheck | check-long | clean | help
+#   make demo | test | parity | lint | typecheck | check-long | cuda | clean | help
 # PYTHON chooses the interpreter (3.10 or later), VENV the place of the environment.
 
 PYTHON ?= python3
@@ -12,6 +12,9 @@ PIP := $(BIN)/pip --disable-pip-version-check
 STAMPS := $(VENV)/.stamps
 NATIVE_SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
 CTEST_BUILD := build/ctest
+CUDA_BUILD := build/cuda
+# Devices that `make cuda` makes kernels for: 90 is H100 and H200 (and, through PTX, what comes later).
+CUDA_ARCHITECTURES ?= 90
 # Arguments of pytest, for example PYTEST_ARGS="-k planner".
 PYTEST_ARGS ?=
 # The CPU build of PyTorch by its full name, so that a default index never brings a CUDA one instead;
@@ -27,7 +30,7 @@ GGML_CMAKE_ARGS := -DGGML_LLAMAFILE=ON
 # Ranks share the cores: threads that wait must not spin.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: demo test ctest pytest parity lint typecheck check-long clean help
+.PHONY: demo test ctest pytest parity lint typecheck check-long cuda clean help
 .DELETE_ON_ERROR:
 
 help:
@@ -37,6 +40,7 @@ help:
 	@echo "make lint       ruff"
 	@echo "make typecheck  mypy"
 	@echo "make check-long all of the above, the slow tests included"
+	@echo "make cuda       the CUDA extension (needs nvcc of CUDA 12 or 13); CUDA_ARCHITECTURES=80 for an A100"
 	@echo "make clean      remove build output (the environment $(VENV) stays)"
 
 demo: $(STAMPS)/edgedit
@@ -66,6 +70,15 @@ typecheck: $(STAMPS)/dev
 check-long: export EDGEDIT_EXCHANGES = 100000
 check-long: ctest $(STAMPS)/parity lint typecheck
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+cuda: $(STAMPS)/edgedit
+	@PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B $(CUDA_BUILD) -G Ninja -DEDGEDIT_BUILD_MODULE=OFF -DEDGEDIT_CUDA=ON \
+		-DEDGEDIT_CUDA_ARCHITECTURES="$(CUDA_ARCHITECTURES)" -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+		-Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)" > /dev/null
+	@PATH="$(abspath $(BIN)):$$PATH" cmake --build $(CUDA_BUILD) -j $(JOBS) --target _cuda
+	@PATH="$(abspath $(BIN)):$$PATH" cmake --install $(CUDA_BUILD)/csrc/cuda \
+		--prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" > /dev/null
+	@cd / && $(abspath $(BIN))/python -c 'from edgedit import _cuda; print("edgedit._cuda: CUDA %d, driver %d," % _cuda.versions(), _cuda.device_count(), "devices")'
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
