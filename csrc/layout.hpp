@@ -66,12 +66,12 @@ EDGEDIT_HD constexpr int owner(std::int64_t total, int ranks, std::int64_t index
 
 /// One collective: what every rank must agree on. Trivially copyable, so a kernel takes it by value.
 struct Layout {
-    int ranks;                         ///< P
+    std::int32_t ranks;                ///< P
     std::int64_t head_dim;             ///< D
     std::int64_t planes;               ///< K: 3 when q, k and v travel together
     std::int64_t heads;                ///< H over all ranks, always shared by the uneven rule
     std::int64_t batch;                ///< B
-    int streams;                       ///< text and image of joint attention are two streams
+    std::int32_t streams;              ///< text and image of joint attention are two streams
     std::int64_t tokens[kMaxStreams];  ///< S of each stream over all ranks
     Split split;                       ///< how tokens are shared
 };
@@ -112,19 +112,42 @@ EDGEDIT_HD constexpr std::int64_t local_tokens(const Layout& layout, int rank, i
     return sum;
 }
 
-/// Elements of one token of one head: all planes and the batch.
-EDGEDIT_HD constexpr std::int64_t elements_per_slot(const Layout& layout) {
-    return layout.planes * layout.head_dim * layout.batch;
+// A *row* is one head of one token: planes * head_dim elements, the planes one after another. Blocks are whole
+// rows, so operators whose planes have types of different sizes count rows, and bytes in a row.
+
+/// First row of the block of `peer` in the sequence side of `rank`; `peer == ranks` gives all rows.
+EDGEDIT_HD constexpr std::int64_t sequence_side_row(const Layout& layout, int rank, int peer) {
+    return layout.batch * head_share(layout, peer).begin * local_tokens(layout, rank, layout.streams);
 }
+
+/// First row of the block of `peer` in the head side of `rank`; `peer == ranks` gives all rows.
+EDGEDIT_HD constexpr std::int64_t head_side_row(const Layout& layout, int rank, int peer) {
+    std::int64_t tokens_before = 0;
+    for (int stream = 0; stream < layout.streams; ++stream) {
+        tokens_before += token_share(layout, stream, peer).begin;
+    }
+    return layout.batch * head_share(layout, rank).count * tokens_before;
+}
+
+/// Row inside a block of `heads` heads, of which this stream has `tokens` tokens after `tokens_before` tokens of
+/// earlier streams; token and head count from the start of the block.
+EDGEDIT_HD constexpr std::int64_t row_within_block(const Layout& layout, std::int64_t heads, std::int64_t tokens,
+                                                   std::int64_t tokens_before, std::int64_t batch,
+                                                   std::int64_t token, std::int64_t head) {
+    return (layout.batch * tokens_before + tokens * batch + token) * heads + head;
+}
+
+EDGEDIT_HD constexpr std::int64_t elements_per_row(const Layout& layout) { return layout.planes * layout.head_dim; }
 
 /// Elements that `rank` exchanges with `peer`, own tokens with the peer's heads.
 EDGEDIT_HD constexpr std::int64_t sequence_side_count(const Layout& layout, int rank, int peer) {
-    return elements_per_slot(layout) * head_share(layout, peer).count * local_tokens(layout, rank, layout.streams);
+    return elements_per_row(layout) * layout.batch * head_share(layout, peer).count *
+           local_tokens(layout, rank, layout.streams);
 }
 
 /// First element of the block of `peer` in the sequence side of `rank`; `peer == ranks` gives the total.
 EDGEDIT_HD constexpr std::int64_t sequence_side_offset(const Layout& layout, int rank, int peer) {
-    return elements_per_slot(layout) * head_share(layout, peer).begin * local_tokens(layout, rank, layout.streams);
+    return elements_per_row(layout) * sequence_side_row(layout, rank, peer);
 }
 
 /// Elements that `rank` exchanges with `peer`, own heads with the peer's tokens.
@@ -134,19 +157,14 @@ EDGEDIT_HD constexpr std::int64_t head_side_count(const Layout& layout, int rank
 
 /// First element of the block of `peer` in the head side of `rank`; `peer == ranks` gives the total.
 EDGEDIT_HD constexpr std::int64_t head_side_offset(const Layout& layout, int rank, int peer) {
-    std::int64_t tokens_before = 0;
-    for (int stream = 0; stream < layout.streams; ++stream) {
-        tokens_before += token_share(layout, stream, peer).begin;
-    }
-    return elements_per_slot(layout) * head_share(layout, rank).count * tokens_before;
+    return elements_per_row(layout) * head_side_row(layout, rank, peer);
 }
 
-/// Position inside a block of `heads` heads, of which this stream has `tokens` tokens after `tokens_before`
-/// tokens of earlier streams; token and head count from the start of the block.
+/// Position of an element inside a block, see `row_within_block`.
 EDGEDIT_HD constexpr std::int64_t within_block(const Layout& layout, std::int64_t heads, std::int64_t tokens,
                                                std::int64_t tokens_before, const Element& at) {
-    const std::int64_t slot = layout.batch * tokens_before + tokens * at.batch + at.token;
-    return ((slot * heads + at.head) * layout.planes + at.plane) * layout.head_dim + at.channel;
+    const std::int64_t row = row_within_block(layout, heads, tokens, tokens_before, at.batch, at.token, at.head);
+    return (row * layout.planes + at.plane) * layout.head_dim + at.channel;
 }
 
 /// Where the sequence side of `rank` keeps an element: local token, global head.

@@ -80,3 +80,70 @@ def unpack_head_to_seq(
     padded: bool = False,
 ) -> list[NDArray[Any]]:
     """This rank's streams from the receive buffer of head -> sequence."""
+
+# Operators (csrc/ops)
+
+class ops:
+    """CPU operators: addresses of their callbacks, and their specs, which own their memory. Whoever adds a node
+    keeps its spec for as long as the graph can run. ValueError for counts that cannot be."""
+
+    pack: int
+    receive: int
+    rope_table: int
+    modulate: int
+    gated_residual: int
+    max_streams: int
+    max_planes: int
+    max_head_dim: int
+
+    @staticmethod
+    def rows() -> str:
+        """Which version of the row loops this processor runs: "portable" or "avx2"."""
+
+    @staticmethod
+    def tensor_offsets() -> dict[str, int]:
+        """Byte offsets at which the operators look for the fields of a ggml tensor."""
+
+    class ExchangeSpec:
+        """Of `pack` and `receive`; `wire` has one dtype per plane, `tokens` the global count of each stream."""
+
+        def __init__(
+            self,
+            to_heads: bool,
+            ranks: int,
+            rank: int,
+            tokens: Sequence[int],
+            heads: int,
+            head_dim: int,
+            batch: int,
+            padded: bool,
+            wire: Sequence[str],
+        ) -> None: ...
+        def limit(self, first_stream: int, num_streams: int, first_plane: int, num_planes: int) -> None:
+            """Streams that a pack node reads, planes that a receive node makes; all of them at first."""
+
+        def prepare(self, norms: Sequence[Sequence[int]], rotated: Sequence[bool], eps: float) -> None:
+            """RMS norm weights as addresses of ggml tensors (0: none) per stream and plane, and the planes to rotate."""
+
+        def pack_planes(self) -> None:
+            """Pack for one rank: head-major planes instead of blocks."""
+
+        def set_targets(self, addresses: Sequence[int]) -> None:
+            """Where pack writes the block of each peer; none: into the node's own result."""
+
+        @property
+        def row_nbytes(self) -> int:
+            """Bytes of one head of one token on the wire, all planes."""
+
+        @property
+        def address(self) -> int: ...
+
+    class RopeTableSpec:
+        def __init__(self, axes: int) -> None: ...
+        @property
+        def address(self) -> int: ...
+
+    class PointwiseSpec:
+        def __init__(self, eps: float = 0.0) -> None: ...
+        @property
+        def address(self) -> int: ...

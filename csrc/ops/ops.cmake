@@ -1,0 +1,4 @@
+# The CPU operators, as part of edgedit_core.
+target_sources(edgedit_core PRIVATE
+  csrc/ops/pack.cpp csrc/ops/receive.cpp csrc/ops/pointwise.cpp
+  csrc/ops/rows.cpp csrc/ops/rows_portable.cpp csrc/ops/rows_avx2.cpp)
