@@ -47,7 +47,7 @@ def main() -> None:
 
     seconds = alternate(
         {
-            "one_graph": lambda: compute(executor, [executor._segments[0]]),
+            "one_graph": lambda: compute(executor, [executor._runner._segments[0]]),
             "views": lambda: compute(executor, views),
         },
         arguments.pairs,

@@ -147,3 +147,93 @@ class ops:
         def __init__(self, eps: float = 0.0) -> None: ...
         @property
         def address(self) -> int: ...
+
+# Transports: what carries planned collectives. Addresses are integers; blocks are (send offset, send bytes, receive
+# offset, receive bytes, offset in the peer's segment), one per rank of the group.
+
+Block = tuple[int, int, int, int, int]
+
+class Transport:
+    """Carries exchanges between the ranks of one group."""
+
+def copy_transport(world_rank: int) -> Transport:
+    """Of a group of one."""
+
+def mpi_transport(
+    rank: int, world_ranks: Sequence[int], functions: Sequence[int], byte_type: int, comm: int, tag: int
+) -> Transport:
+    """Over MPI; functions are the addresses of MPI_Isend, MPI_Irecv, MPI_Test and MPI_Error_string."""
+
+def shm_transport(rank: int, world_ranks: Sequence[int], slots: int, segments: Sequence[int]) -> Transport:
+    """Over shared memory; segments[p] is where that of rank p begins here."""
+
+def shm_slots_offset(ranks: int, slots: int) -> int:
+    """Bytes of a segment before its slots."""
+
+class Program:
+    """The collectives of one planned graph, numbered as they are added; see csrc/transport/program.hpp.
+
+    signs is the address of int32 [world_size + 1]: not 0 where that rank has left; last, where one is in trouble.
+    """
+
+    def __init__(self, signs: int, world_size: int, with_signals: bool = True) -> None: ...
+    def add_exchange(
+        self, transport: Transport, send: int, recv: int, blocks: Sequence[Block], slot: int = 0
+    ) -> int: ...
+    def add_collective(self, exchange: int, /) -> int: ...
+    def add_all_reduce(
+        self, parts: int, whole: int, element: int, reduce: int, ranks: int, count: int
+    ) -> int: ...
+    def release_at_start(self, collective: int, exchange: int, /) -> None: ...
+    def release_at_wait(self, collective: int, exchange: int, /) -> None: ...
+    def node(self, collective: int, /) -> int:
+        """User data of the start and wait nodes of a collective."""
+    def producer(self, collective: int, run: int, userdata: int) -> int:
+        """User data of an operator that writes into the peers' slots."""
+    def target(self, collective: int, peer: int, /) -> int:
+        """Where the block for a peer may be written; 0 where it has to be sent."""
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+    def failure(self) -> tuple[int, int, list[int], str]:
+        """Code, collective (or -1), world ranks waited for, words of the transport."""
+    @property
+    def address(self) -> int: ...
+    @property
+    def exchange_s(self) -> float: ...
+    @property
+    def started(self) -> int: ...
+    @property
+    def waiting_in(self) -> int: ...
+
+collective_start: int
+collective_wait: int
+collective_producer: int
+collective_abort: int
+
+def raise_interrupt() -> None:
+    """Raise what a signal handler raised while native code waited."""
+
+class Segment:
+    """Memory that several processes of one host map. RuntimeError where the system refuses."""
+
+    @staticmethod
+    def create(nbytes: int, named: bool) -> Segment: ...
+    @staticmethod
+    def open(path: str, nbytes: int) -> Segment: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    def forget_path(self) -> None: ...
+
+class Channels:
+    """Byte rings between the ranks of one host."""
+
+    def __init__(self, rank: int, inboxes: Sequence[int], ring_nbytes: int) -> None: ...
+    @staticmethod
+    def inbox_nbytes(ranks: int, ring_nbytes: int) -> int: ...
+    def post(self, send: int, recv: int, blocks: Sequence[Block], /) -> int: ...
+    def test(self, number: int, /) -> bool: ...
+    def missing(self, number: int, /) -> list[int]: ...

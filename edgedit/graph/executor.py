@@ -1,11 +1,8 @@
-"""Runs a planned graph by the graph-cut path: segments through ggml, collectives through process groups."""
+"""Plans a graph, agrees on it with the other ranks, allocates it once, and runs it again and again."""
 
 from __future__ import annotations
 
-import ctypes
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,16 +10,15 @@ from edgedit.errors import EdgeditError, GgmlError
 from edgedit.graph._ggml import lib
 from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
-from edgedit.graph.collective import Collective
 from edgedit.graph.counters import COUNTERS
-from edgedit.graph.dispatch import operand_counts, start
+from edgedit.graph.graph_cut import GraphCutRunner
+from edgedit.graph.in_graph import InGraphRunner
 from edgedit.graph.planner import plan
-from edgedit.graph.schedule import Segment, Start, Wait
+from edgedit.graph.runner import Runner, RunTimes
 from edgedit.graph.tensor import Tensor
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.context import ParallelContext
 from edgedit.parallel.process_group import ProcessGroup
-from edgedit.parallel.work import Work
 
 _NUMPY_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 
@@ -31,19 +27,12 @@ _NUMPY_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 PER_PEER_KINDS = ("all_to_all", "ring_shift", "all_gather")
 
 
-@dataclass(slots=True)
-class RunTimes:
-    """Seconds of the last run: inside ggml, and waiting for collectives."""
-
-    compute_s: float = 0.0
-    wait_s: float = 0.0
-
-
 class Executor:
     """A graph that was planned, agreed with the other ranks and allocated once, ready to run again and again.
 
-    All nodes stand in one ggml graph under one allocator; a segment is a view of it. The allocator sees the start
-    and wait nodes of each collective, so it keeps send tensors and receive buffers for as long as they are needed.
+    All nodes stand in one ggml graph under one allocator, which sees the start and wait nodes of each collective and
+    keeps send tensors and receive buffers for as long as they are needed. The context says how the schedule runs:
+    cut at its collectives, or whole with native code behind its collective nodes.
 
     context  the parallel state; every rank of a group builds the same executor in the same order
     degree   ranks that share this graph's work; more than 1 without any collective is an error
@@ -60,15 +49,14 @@ class Executor:
         self._backend = backend
         self._groups: dict[str, ProcessGroup] = {}
         self._leaf_buffer = self._allocator = self._graph_context = None
+        self._runner: Runner | None = None
         outputs = [tensor.node for tensor in builder.outputs.values() if tensor.node is not None]
         self.schedule = plan(builder.nodes, builder.collectives, outputs, degree=degree)
         self._agree(context)
+        self._runner = self._runner_for(context)
+        self._runner.place()
         self._allocate()
-        self._segments = {
-            step.index: lib.ggml_graph_view(self._graph, step.begin, step.end)
-            for step in self.schedule.segments
-        }
-        self._buffers = [self._buffers_of(collective) for collective in builder.collectives]
+        self._runner.connect(self._graph)
         COUNTERS.graphs_compiled += 1
 
     # preparation
@@ -78,6 +66,12 @@ class Executor:
             group = self._groups[axis] = context.group(axis)
             context.agree(f"schedule of {self.name}", self.schedule.signature_of(axis), axis=axis)
             self._agree_on_counts(axis, group)
+
+    def _runner_for(self, context: ParallelContext) -> Runner:
+        parts = (self._builder, self._backend, self.schedule, self._groups)
+        if context.config.comm == "in-graph":
+            return InGraphRunner(*parts, context)
+        return GraphCutRunner(*parts)
 
     def _agree_on_counts(self, axis: str, group: ProcessGroup) -> None:
         """What each rank means to send to a peer must be what that peer expects from it."""
@@ -128,14 +122,6 @@ class Executor:
             )
         COUNTERS.buffers_allocated += 2
 
-    def _buffers_of(self, collective: Collective) -> tuple[Buffer, Buffer]:
-        sent, received = operand_counts(collective)
-        send, receive = (self._builder.pointers[i].contents for i in (collective.send, collective.start))
-        return (
-            Buffer(send.data or 0, sent, collective.dtype, owner=self),
-            Buffer(receive.data or 0, received, collective.dtype, owner=self),
-        )
-
     @property
     def compute_nbytes(self) -> int:
         """Bytes that ggml's allocator took for the activations."""
@@ -144,27 +130,18 @@ class Executor:
     # running
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Set every input, run all segments and collectives, return the outputs by name.
+        """Set every input, run all nodes and collectives, return the outputs by name.
 
         Raises ValueError for missing, unknown or misshapen inputs, CollectiveError when a collective fails.
         """
         self._set_inputs(inputs)
         self.times = times = RunTimes()
-        flights: dict[int, Work] = {}
-        for step in self.schedule.steps:
-            began = time.perf_counter()
-            if isinstance(step, Segment):
-                self._compute(step)
-                for work in flights.values():
-                    work.is_done()  # lets the transport move bytes that wait for it
-                times.compute_s += time.perf_counter() - began
-            elif isinstance(step, Start):
-                flights[step.collective] = self._start(step.collective)
-            elif isinstance(step, Wait):
-                flights.pop(step.collective).wait()
-                times.wait_s += time.perf_counter() - began
+        assert self._runner is not None, f"graph {self.name!r} was closed"
+        self._runner.run(times)
+        outputs = {name: _load(tensor) for name, tensor in self._builder.outputs.items()}
+        self._runner.finish()
         COUNTERS.runs += 1
-        return {name: _load(tensor) for name, tensor in self._builder.outputs.items()}
+        return outputs
 
     def _set_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         expected = self._builder.inputs
@@ -175,16 +152,6 @@ class Executor:
             if values.shape != tensor.shape:
                 raise ValueError(f"input {name!r} must be {list(tensor.shape)}, got {list(values.shape)}")
             _store(tensor, values)
-
-    def _compute(self, segment: Segment) -> None:
-        view = self._segments[segment.index]
-        status = lib.ggml_backend_graph_compute(self._backend.pointer, ctypes.pointer(view))
-        if status != lib.GGML_STATUS_SUCCESS:
-            raise GgmlError(f"graph {self.name!r}: ggml ended segment {segment.index} with status {status}")
-
-    def _start(self, index: int) -> Work:
-        collective = self.schedule.collectives[index]
-        return start(collective, self._groups[collective.axis], *self._buffers[index])
 
     def close(self) -> None:
         """Free the graph and its buffers; safe to call twice."""
@@ -197,6 +164,9 @@ class Executor:
         if self._graph_context:
             lib.ggml_free(self._graph_context)
             self._graph_context = None
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
         self._builder.release()
 
     def __del__(self) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from edgedit.config import AXES, ParallelConfig
 from edgedit.errors import EdgeditError, PeerLostError
 from edgedit.parallel.backends.local import Hub, LocalGroup, LocalMonitor
 from edgedit.parallel.backends.none import NoneGroup
+from edgedit.parallel.call import Call
 from edgedit.parallel.mesh import WORLD, Mesh
 from edgedit.parallel.monitor import Monitor, Trouble
 from edgedit.parallel.process_group import ProcessGroup
+
+if TYPE_CHECKING:
+    from edgedit.parallel.native_calls import NativeCalls
 
 Result = TypeVar("Result")
 
@@ -36,11 +42,12 @@ class ParallelContext:
         self.coords = self.mesh.coords(self.rank)
         self._joined: Any = None
         self._monitor: Monitor
-        if self.config.backend == "mpi":
+        if self.config.backend in ("auto", "mpi", "shm"):
             from edgedit.parallel.joining import Joined
 
             self._joined = Joined(self.config, self.mesh, self.close)
             self._monitor = self._joined.monitor
+            self.config = replace(self.config, backend=self._joined.backend)
         elif self.config.backend == "local":
             if _hub is None:
                 raise ValueError(
@@ -126,6 +133,21 @@ class ParallelContext:
         """The JSON value of world rank `root`, on every rank."""
         data = json.dumps(value).encode() if self.rank == root else b""
         return json.loads(self.group(WORLD).exchange(data, label="broadcast_object")[root])
+
+    def native_program(self) -> Any:
+        """A `_native.Program`, empty, that watches over the ranks of this context while it waits."""
+        from edgedit import _native
+
+        return _native.Program(ctypes.addressof(self._monitor.signs), self.world_size)
+
+    def native_calls(
+        self, program: Any, calls: Sequence[Call], numbers: Sequence[int], nbytes: Mapping[str, int]
+    ) -> NativeCalls:
+        """The runs of a program from `native_program`, see `NativeCalls`."""
+        from edgedit.parallel.native_calls import NativeCalls
+
+        groups = {call.group: self.group(call.group) for call in calls}
+        return NativeCalls(self._monitor, groups, program, calls, numbers, nbytes)
 
     def close(self) -> None:
         """Wait until all ranks are done with the context, and free it. Raises if one of them fails instead."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import edgedit
 from edgedit.config import ParallelConfig
-from edgedit.errors import EdgeditError
+from edgedit.errors import CollectiveError, EdgeditError
 from edgedit.parallel import ending
 from edgedit.parallel.backends import mpi
 from edgedit.parallel.liveness import PeerMonitor
-from edgedit.parallel.mesh import Mesh
+from edgedit.parallel.mesh import WORLD, Mesh
 from edgedit.parallel.monitor import Monitor
 from edgedit.parallel.process_group import ProcessGroup
 from edgedit.parallel.wire import Connection, Meeting, host_identity
@@ -36,8 +36,34 @@ class Joined:
         self.monitor = PeerMonitor(mesh, config.rank, connections, config.timeout_s)
         self._guard.watch(self.monitor, close)
 
+        self.backend = self._chosen(config)
+
     def make_group(self, axis: str, ranks: Sequence[int]) -> ProcessGroup:
+        if self.backend == "shm":
+            from edgedit.parallel.backends.shm import ShmGroup
+
+            return ShmGroup(axis, ranks, self.monitor.rank, self.monitor, self._comm)
         return mpi.MpiGroup(axis, ranks, self.monitor.rank, self.monitor, self._comm)
+
+    def _chosen(self, config: ParallelConfig) -> str:
+        """What backend auto stands for: shm where a trial shows that all ranks can share memory, else mpi."""
+        if config.backend == "mpi":
+            return "mpi"
+        from edgedit.parallel.shared_memory import share
+
+        trial = mpi.MpiGroup(WORLD, range(config.world_size), config.rank, self.monitor, self._comm)
+        try:
+            share(1, config.rank, lambda data: trial.exchange(data, label="trial of shared memory")).close()
+        except CollectiveError:
+            raise
+        except EdgeditError as error:
+            if config.backend == "auto":
+                return "mpi"
+            raise EdgeditError(f"{self.monitor.prefix()}backend shm: {error}") from None
+        finally:
+            self.monitor.calls_made.pop(WORLD, None)
+            trial.close()
+        return "shm"
 
     def progress(self) -> None:
         mpi.progress(self._comm)

@@ -119,6 +119,7 @@ class PeerMonitor(Monitor):
                 self._reports[peer] = Report(*message["report"])
             elif kind == "left":
                 self._left[peer] = {str(name): int(count) for name, count in message["calls_made"].items()}
+                self.signs[peer] = 1
             elif kind == "failed":
                 error = _ERRORS.get(str(message.get("error")), PeerLostError)
                 self._set_trouble(Trouble(error, str(message.get("text"))))
@@ -157,6 +158,7 @@ class PeerMonitor(Monitor):
         if self._trouble is None:
             self._trouble_since_s = time.monotonic()
             self._trouble = trouble
+            self.signs[self.world_size] = 1
 
     def _last_known(self, peer: int) -> str:
         where = self._peer_is_at.get(peer)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from edgedit.errors import CollectiveError, EdgeditError, PeerLostError
 from edgedit.parallel.call import Call
@@ -19,6 +20,13 @@ class Trouble(NamedTuple):
     text: str
 
 
+class NativeState(Protocol):
+    """What native code that makes the calls of a run knows of them."""
+
+    def state(self, calls_made: Mapping[str, int]) -> tuple[Call | None, dict[str, int]]:
+        """The call that this rank waits in, and the calls made by group, those before the run included."""
+
+
 class Monitor:
     """The state of one context that its groups share. This base serves a single rank: nothing can happen to peers."""
 
@@ -29,6 +37,9 @@ class Monitor:
         self.recoverable = True  # whether the backend survives the failure, so that a new context can be made
         self.calls_made: dict[str, int] = {}  # collectives begun, by group
         self.waiting_in: Call | None = None
+        # What native code looks at while it waits: not 0 where a rank has left; last, where no collective will finish.
+        self.signs = (ctypes.c_int32 * (world_size + 1))()
+        self.native_calls: NativeState | None = None  # while native code makes the calls
         self._closed = False
         self._step: int | None = None
         self._phase: str | None = None
@@ -86,11 +97,14 @@ class Monitor:
 
     def report(self, number: int) -> Report:
         """What this rank says of itself to those who look for deadlocks."""
-        call = self.waiting_in
+        call, calls_made = self.waiting_in, dict(self.calls_made)
+        native_calls = self.native_calls
+        if native_calls is not None:
+            call, calls_made = native_calls.state(calls_made)
         # A message between two ranks may be under way already, so a wait for one proves nothing.
         if call is None or call.kind in ("send", "recv"):
-            return Report(number, "", 0, "", dict(self.calls_made))
-        return Report(number, call.group, call.sequence, str(call), dict(self.calls_made))
+            return Report(number, "", 0, "", calls_made)
+        return Report(number, call.group, call.sequence, str(call), calls_made)
 
     def mark_closed(self) -> None:
         self._closed = True

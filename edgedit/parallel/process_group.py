@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgedit import dtypes
-from edgedit.errors import CollectiveError
+from edgedit.errors import CollectiveError, EdgeditError
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.call import REDUCE_OPS, Call, disagreement
 from edgedit.parallel.monitor import Monitor
 from edgedit.parallel.reduce import ordered_reduce
 from edgedit.parallel.split import array_split
 from edgedit.parallel.work import Work
+
+if TYPE_CHECKING:
+    from edgedit.parallel.shared_memory import SharedMemory
 
 
 class ProcessGroup(ABC):
@@ -179,6 +182,25 @@ class ProcessGroup(ABC):
         self._move(call, send, recv, (len(data),) * self.size, [0] * self.size, tuple(lengths)).wait()
         starts = [sum(lengths[:peer]) for peer in range(self.size)]
         return [bytes(received[start : start + n]) for start, n in zip(starts, lengths, strict=True)]
+
+    # Planned collectives that native code makes -------------------------------------------------------------------
+
+    shares_memory = False  # whether `share` works
+
+    def native_transport(self) -> Any:
+        """A `_native.Transport` over this group, for exchanges that native code makes. Raises `EdgeditError` for a
+        backend that has none."""
+        raise EdgeditError(f"the ranks of {self.name} talk in a way that only --comm graph-cut can use")
+
+    def share(self, nbytes: int, label: str = "shared memory") -> SharedMemory:
+        """A segment of this rank and those of the others, all zeroed; a call that all ranks make together."""
+        raise AssertionError(f"the ranks of {self.name} share no memory")
+
+    def count_native(self, calls: int, nbytes: int) -> None:
+        """Add collectives that native code has made."""
+        self._sequence += calls
+        self._monitor.calls_made[self.name] = self._sequence
+        self.bytes_sent += nbytes
 
     def close(self) -> None:  # noqa: B027 (a backend that holds nothing has nothing to free)
         """Free what the backend holds. Every rank of the group calls it."""

@@ -2,77 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from launch import check_ok, finish, flavour, mpirun, start
-
-PROGRAM = Path(__file__).parent / "programs" / "failing.py"
-SECONDS = 10  # within which all ranks have to be gone
-START_S = 5  # what a busy machine may take to start Python on all ranks
-NO_CLEANUP = ("-disable-auto-cleanup",)
-SHELTERED = Path(__file__).parent / "programs" / "sheltered.py"
-
-
-class Launch:
-    """A run of the program, and what each of its ranks wrote."""
-
-    def __init__(self, layout: str, log_dir: Path) -> None:
-        self.layout = layout
-        self.num_ranks = math.prod(map(int, layout.split("x")))
-        self.log_dir = log_dir
-
-    def run(
-        self, how: str, *options: str, sheltered: bool = False, **launching: Any
-    ) -> subprocess.CompletedProcess[str]:
-        programs = (SHELTERED, PROGRAM) if sheltered else (PROGRAM,)
-        return mpirun(self.num_ranks, *programs, self.log_dir, self.layout, how, *options, **launching)
-
-    def output(self, rank: int) -> str:
-        path = self.log_dir / f"{rank}.txt"
-        return path.read_text() if path.exists() else ""
-
-    def outputs(self) -> list[str]:
-        return [self.output(rank) for rank in range(self.num_ranks)]
-
-    def pids(self) -> list[int]:
-        return [int(pid) for text in self.outputs() for pid in re.findall(r"^pid (\d+)$", text, re.MULTILINE)]
-
-    def errors(self) -> dict[int, str]:
-        """What the ranks said of the failure; a rank may be ended by the others before it says anything."""
-        found = {}
-        for rank, text in enumerate(self.outputs()):
-            lines = re.findall(rf"\[rank {rank}/{self.num_ranks}\] .*", text)
-            if lines:
-                found[rank] = "\n".join(lines)
-        return found
-
-    def fail(
-        self, how: str, *options: str, mpiexec_args: tuple[str, ...] = (), sheltered: bool = False
-    ) -> dict[int, str]:
-        """Run to a failure: in time, with a status that is not 0, leaving no process behind. Returns `errors`.
-
-        `sheltered`: the launcher does not see a rank die, so that it is the ranks themselves that have to.
-        """
-        if mpiexec_args == NO_CLEANUP and flavour() != "mpich":
-            pytest.skip("only Hydra's clean-up can be switched off")
-        deadline = time.monotonic() + SECONDS + START_S
-        result = self.run(how, *options, mpiexec_args=mpiexec_args, sheltered=sheltered, timeout=60)
-        while (left := [pid for pid in self.pids() if is_running(pid)]) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        shown = "\n".join([result.stdout, result.stderr, *self.outputs()])
-        assert result.returncode != 0, shown
-        assert time.monotonic() < deadline, shown
-        assert len(self.pids()) == self.num_ranks, shown
-        assert not left, shown
-        return self.errors()
+from failure_launch import NO_CLEANUP, Launch
+from launch import check_ok, finish, start
 
 
 @pytest.fixture
@@ -85,14 +23,6 @@ def three_ranks(tmp_path: Path) -> Launch:
     return Launch("3x1", tmp_path)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-
-
 def test_the_loop_itself_is_sound(four_ranks: Launch) -> None:
     check_ok(four_ranks.run("nothing"))
     assert all("end" in text for text in four_ranks.outputs())
@@ -103,8 +33,9 @@ def test_a_killed_rank_ends_all(four_ranks: Launch, mpiexec_args: tuple[str, ...
     four_ranks.fail("kill", mpiexec_args=mpiexec_args)
 
 
-def test_a_killed_rank_is_named_by_all_others(four_ranks: Launch) -> None:
-    errors = four_ranks.fail("kill", sheltered=True)
+@pytest.mark.parametrize("backend", ["mpi", "shm"])
+def test_a_killed_rank_is_named_by_all_others(four_ranks: Launch, backend: str) -> None:
+    errors = four_ranks.fail("kill", f"backend={backend}", sheltered=True)
     assert sorted(errors) == [0, 1, 2]
     for message in errors.values():
         for word in ("rank 3 died", "step 3 of denoise", "all_gather #4 'hidden'"):
@@ -135,7 +66,7 @@ def test_a_slow_rank_is_waited_for_longer_than_the_timeout(four_ranks: Launch) -
 
 def test_ranks_that_are_stopped_and_continued_together_go_on(tmp_path: Path) -> None:
     two_ranks = Launch("2x1", tmp_path)
-    launched = start(2, PROGRAM, tmp_path, "2x1", "slow", "timeout_s=2", env={"SLOW_S": "4"})
+    launched = start(2, two_ranks.program, tmp_path, "2x1", "slow", "timeout_s=2", env={"SLOW_S": "4"})
     while len(pids := two_ranks.pids()) < 2 and launched.poll() is None:
         time.sleep(0.05)
     for number in (signal.SIGSTOP, signal.SIGCONT):

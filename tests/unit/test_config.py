@@ -23,7 +23,8 @@ def test_one_rank_needs_no_settings() -> None:
 
 def test_the_degrees_fill_the_world() -> None:
     config = ParallelConfig(cfg_degree=2, ulysses_degree=3, world_size=6, rank=5)
-    assert config.backend == "mpi"
+    # auto until the ranks have met: only then it shows whether they can share memory
+    assert (config.backend, config.comm) == ("auto", "in-graph")
     assert list(config.axes) == ["tp", "ulysses", "ring", "kv_gather", "cfg", "dp"]
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.rank = 0  # type: ignore[misc]
@@ -70,6 +71,7 @@ def test_ring_and_kv_gather_are_alternatives() -> None:
         ({"timeout_s": float("nan")}, ["timeout_s is nan"]),
         ({"timeout_s": "60"}, ["timeout_s is '60'"]),
         ({"backend": "none", "ulysses_degree": 2, "world_size": 2}, ["backend none", "2"]),
+        ({"backend": "local", "comm": "in-graph"}, ["backend local", "graph-cut"]),
     ],
 )
 def test_bad_values_are_refused_with_what_is_legal(options: dict, words: list[str]) -> None:
@@ -81,10 +83,8 @@ def test_bad_values_are_refused_with_what_is_legal(options: dict, words: list[st
 @pytest.mark.parametrize(
     ("options", "legal"),
     [
-        ({"backend": "shm"}, "auto, none, local, mpi"),
-        ({"backend": "nccl"}, "auto, none, local, mpi"),
-        ({"backend": "cuda-ipc"}, "auto, none, local, mpi"),
-        ({"comm": "in-graph"}, "auto, graph-cut"),
+        ({"backend": "nccl"}, "auto, none, local, mpi, shm"),
+        ({"backend": "cuda-ipc"}, "auto, none, local, mpi, shm"),
         ({"ops": "fused"}, "auto, generic"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from edgedit.parallel.buffer import Buffer, copy_elements
 from edgedit.parallel.call import Call
@@ -12,6 +13,11 @@ from edgedit.parallel.work import Done, Work
 
 class NoneGroup(ProcessGroup):
     """The group of a rank that is alone on its axis."""
+
+    def native_transport(self) -> Any:
+        from edgedit import _native
+
+        return _native.copy_transport(self.ranks[0])
 
     def _gather_records(self, call: Call, record: bytes) -> list[bytes]:
         return [record]

@@ -77,7 +77,14 @@ def main() -> None:
     options = dict(entry.split("=") for entry in sys.argv[4:])
     catch = options.pop("catch", None)
     timeout_s = float(options.pop("timeout_s", 60))
-    config = ParallelConfig.from_env(ulysses_degree=ulysses, cfg_degree=cfg, timeout_s=timeout_s)
+    backend = options.pop("backend", "mpi")
+    config = ParallelConfig.from_env(
+        ulysses_degree=ulysses,
+        cfg_degree=cfg,
+        timeout_s=timeout_s,
+        backend=backend,
+        comm=options.pop("comm", None),
+    )
     log = os.open(f"{log_dir}/{config.rank}.txt", os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -1,0 +1,150 @@
+"""The in-graph way to run a schedule on CPU: ggml runs the whole graph, and its collective nodes call native code."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgedit import _native
+from edgedit.graph._ggml import lib
+from edgedit.graph.arena import Arena
+from edgedit.graph.backend import CpuBackend
+from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.collective import Collective
+from edgedit.graph.exchanges import Exchange, exchanges_of, releases
+from edgedit.graph.runner import Runner, RunTimes
+from edgedit.graph.schedule import Schedule, Start
+from edgedit.parallel.call import REDUCE_OPS, Call
+from edgedit.parallel.context import ParallelContext
+from edgedit.parallel.process_group import ProcessGroup
+
+_ELEMENTS = ("f32", "f16", "bf16", "i32")  # `Element` of csrc/transport/reduce.hpp
+
+
+# How ggml keeps a custom operator in the parameters of its node: function, number of tasks, user data.
+_CUSTOM_PARAMETERS = struct.Struct("Pi4xP")
+
+
+class InGraphRunner(Runner):
+    """One call of ggml a run. Exchanges go through each group's own transport: MPI, or slots in shared memory."""
+
+    def __init__(
+        self, builder: GraphBuilder, backend: CpuBackend, schedule: Schedule, groups: Mapping[str, ProcessGroup],
+        context: ParallelContext,
+    ) -> None:  # fmt: skip
+        self._builder = builder
+        self._backend = backend
+        self._schedule = schedule
+        self._groups = groups
+        self._context = context
+        outputs = [tensor.node for tensor in builder.outputs.values() if tensor.node is not None]
+        self._exchanges = exchanges_of(schedule, builder.nodes, outputs)
+        self._arenas: dict[str, Arena] = {}
+        self._chunks: list[np.ndarray] = []  # what all_reduce receives, where no arena holds it
+
+    def place(self) -> None:
+        for axis, group in self._groups.items():
+            if not group.shares_memory:
+                continue
+            exchanges = [e for e in self._exchanges if self._collective(e).axis == axis]
+            arena = self._arenas[axis] = Arena(group, exchanges, f"receive slots of {self._builder.name}")
+            for exchange in exchanges:
+                if not exchange.is_parts:
+                    arena.place(self._builder.pointers[self._collective(exchange).start], exchange)
+
+    def connect(self, graph: object) -> None:
+        self._graph = graph
+        program = self._program = self._context.native_program()
+        transports = {
+            axis: self._arenas[axis].transport if axis in self._arenas else group.native_transport()
+            for axis, group in self._groups.items()
+        }
+        numbers: dict[tuple[int, bool], int] = {}
+        for exchange in self._exchanges:
+            transport = transports[self._collective(exchange).axis]
+            numbers[exchange.collective, exchange.is_parts] = self._add(exchange, transport)
+        for index, collective in enumerate(self._schedule.collectives):
+            whole = numbers[index, False]
+            if collective.kind == "all_reduce":
+                element, operation = (
+                    _ELEMENTS.index(collective.dtype),
+                    REDUCE_OPS.index(collective.reduce_op or "sum"),
+                )
+                own = collective.send_counts[collective.rank]
+                program.add_all_reduce(numbers[index, True], whole, element, operation, collective.size, own)
+            else:
+                program.add_collective(whole)
+            node = program.node(index)
+            _patch(self._builder.pointers[collective.start], _native.collective_start, node)
+            _patch(self._builder.pointers[collective.wait], _native.collective_wait, node)
+        for index, at_wait, read in releases(self._schedule, self._exchanges):
+            number = numbers[self._exchanges[read].collective, self._exchanges[read].is_parts]
+            (program.release_at_wait if at_wait else program.release_at_start)(index, number)
+        order = [step.collective for step in self._schedule.steps if isinstance(step, Start)]
+        calls = [_call(self._schedule.collectives[index]) for index in order]
+        nbytes = dict.fromkeys(self._groups, 0)
+        for collective in self._schedule.collectives:
+            nbytes[collective.axis] += collective.bytes_sent
+        self._calls = self._context.native_calls(program, calls, order, nbytes)
+
+    def run(self, times: RunTimes) -> None:
+        began = time.perf_counter()
+        with self._calls as calls:
+            finished = self._backend.compute(
+                self._graph, self._builder.name, abort=(_native.collective_abort, self._program.address)
+            )
+            if not finished:
+                calls.fail()
+        calls.count()
+        times.wait_s = self._program.exchange_s
+        times.compute_s = time.perf_counter() - began - times.wait_s
+
+    def finish(self) -> None:
+        self._program.end()
+
+    def close(self) -> None:
+        for arena in self._arenas.values():
+            arena.close()
+        self._arenas.clear()
+
+    def _collective(self, exchange: Exchange) -> Collective:
+        return self._schedule.collectives[exchange.collective]
+
+    def _add(self, exchange: Exchange, transport: Any) -> int:
+        collective = self._collective(exchange)
+        arena = self._arenas.get(collective.axis)
+        is_sums = collective.kind == "all_reduce" and not exchange.is_parts
+        send = self._address(collective.start if is_sums else collective.send)
+        recv = self._address(collective.start)
+        if exchange.is_parts:
+            recv = arena.address(exchange) if arena else self._scratch(exchange.recv_nbytes)
+        remote = arena.remote_offsets(exchange) if arena else [0] * collective.size
+        blocks = [
+            (b.send_offset, b.send_nbytes, b.recv_offset, b.recv_nbytes, offset)
+            for b, offset in zip(exchange.blocks, remote, strict=True)
+        ]
+        return self._program.add_exchange(transport, send, recv, blocks, arena.slot(exchange) if arena else 0)
+
+    def _address(self, node: int) -> int:
+        return self._builder.pointers[node].contents.data or 0
+
+    def _scratch(self, nbytes: int) -> int:
+        self._chunks.append(np.empty(max(1, nbytes), np.uint8))
+        return self._chunks[-1].ctypes.data
+
+
+def _call(collective: Collective) -> Call:
+    count = sum(collective.recv_counts) if collective.global_count is None else collective.global_count
+    return Call(collective.kind, 0, collective.dtype, count, label=collective.name, group=collective.axis)
+
+
+def _patch(tensor: Any, function: int, userdata: int) -> None:
+    """Let a custom node call `function` from now on."""
+    parameters = _CUSTOM_PARAMETERS.pack(function, 1, userdata)
+    address = ctypes.addressof(tensor.contents) + lib.ggml_tensor.op_params.offset
+    ctypes.memmove(address, parameters, len(parameters))
