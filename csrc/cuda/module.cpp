@@ -11,6 +11,7 @@
 
 #include "cuda/check.hpp"
 #include "cuda/operators.hpp"
+#include "cuda/queue.hpp"
 #include "cuda/run.hpp"
 #include "ops/tensor.hpp"
 
@@ -109,6 +110,18 @@ void bind_channels(py::module_& module) {
         .def("handle", [](const PeerChannel& channel) { const IpcHandle h = channel.handle(); return py::bytes(h.data(), h.size()); })
         .def("open", [](PeerChannel& channel, const std::string& handle) { channel.open(bytes_of<64>(handle, "an IPC handle")); })
         .def_property_readonly("slot_nbytes", &PeerChannel::slot_nbytes);
+    module.def("try_channel", &try_channel, py::arg("channel"), py::arg("device"), py::call_guard<py::gil_scoped_release>(),
+               "Why a channel of two ranks does not work, or \"\"; both ranks call it together.");
+    py::class_<Queue>(module, "Queue", "A stream of its own, for collectives that are called one by one.")
+        .def(py::init<int>(), py::arg("device"))
+        .def("exchange", [](Queue& queue, Channel& channel, Address send, Address recv, const std::vector<std::array<std::int64_t, 4>>& blocks) {
+            return queue.exchange(channel, at<void>(send), at<void>(recv), blocks_of(blocks));
+        }, py::arg("channel"), py::arg("send"), py::arg("recv"), py::arg("blocks"))
+        .def("reduce", [](Queue& queue, Address to, Address parts, int num_parts, std::int64_t count, int type, int op) {
+            queue.reduce(at<void>(to), at<void>(parts), num_parts, count, type, op);
+        }, py::arg("to"), py::arg("parts"), py::arg("num_parts"), py::arg("count"), py::arg("type"), py::arg("op"))
+        .def("has_done", &Queue::has_done, py::arg("number"))
+        .def("synchronize", &Queue::synchronize, py::call_guard<py::gil_scoped_release>());
     module.def("nccl_version", [](const std::string& library) { return Nccl::load(library).version(); }, py::arg("library"));
     module.def("nccl_unique_id", [](const std::string& library) {
         const UniqueId id = Nccl::load(library).unique_id();

@@ -1,3 +1,12 @@
+# Tests of the device side that need no device: where the CUDA kernels find each head, and the executor on a mock.
+
+add_core_test(test_device_maps)
+foreach(name test_device_maps test_device_maps_sanitized)
+  if(TARGET ${name})
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/csrc/cuda/exchange.cpp)
+  endif()
+endforeach()
+
 # test_device_executor needs the installed ggml and, for its mock device, ggml's private headers. Those are in no wheel:
 # they come from the source distribution of the installed release, downloaded once into the build tree.
 include(${PROJECT_SOURCE_DIR}/cmake/GgmlPython.cmake)
