@@ -1,8 +1,10 @@
-"""The same work once per way of running it, in one launch: in_graph.py WHAT [ARGUMENT ...]; every way must give the same bits.
+"""The same work once per way of running it, in one launch; every way must give the same bits.
 
-kinds               every kind of collective and type, uneven counts, several in flight
+in_graph.py WHAT [ARGUMENT ...]
+
+kinds RANKS         every kind of collective and type, uneven counts, several in flight
 attention REPEATS   joint attention with random pauses around pack, exchange and receive
-latents MODEL       final latents of a pipeline; with wires of f32 and f16
+latents MODEL RANKS final latents of a pipeline; with wires of f32 and f16
 """
 
 from __future__ import annotations
