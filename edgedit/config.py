@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Any
 
 from edgedit import launcher
@@ -18,6 +19,10 @@ OPS = ("auto", "fused", "generic")
 WIRE_DTYPES = ("auto", "f32", "f16", "bf16")
 # The words of the design that this version cannot do yet, and what it can.
 _BUILT = {"backend": ("none", "local", "mpi", "shm"), "comm": ("graph-cut", "in-graph"), "ops": ("generic",)}
+
+# These move memory of CUDA devices, by an extension that is built apart: make cuda.
+DEVICE_BACKENDS = ("nccl", "cuda-ipc")
+_CUDA_EXTENSION = "edgedit._cuda"
 
 # What differs between the ranks of one launch; everything else has to agree.
 _OWN_FIELDS = ("rank", "local_rank", "local_world_size", "device")
@@ -168,6 +173,13 @@ def _check_word(field: str, value: str, legal: tuple[str, ...]) -> None:
     if value not in legal:
         raise ValueError(f"{field} is {value!r}; legal: {', '.join(legal)}")
     built = _BUILT.get(field)
+    if field == "backend" and value in DEVICE_BACKENDS:
+        if find_spec(_CUDA_EXTENSION) is None:
+            raise ValueError(
+                f"backend {value!r} needs the extension {_CUDA_EXTENSION}, which is not built here: make cuda; "
+                f"legal now: auto, {', '.join(_BUILT['backend'])}"
+            )
+        return
     if built and value != "auto" and value not in built:
         raise ValueError(
             f"{field} {value!r} is not built in this version; legal now: auto, {', '.join(built)}"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgedit.config import ParallelConfig
+from edgedit.config import DEVICE_BACKENDS, ParallelConfig
 from edgedit.errors import CheckpointError
 from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
@@ -46,12 +46,25 @@ class Model:
     ) -> None:
         self.config = config
         self.network = network
-        self.weights = weights
+        self.weights: Any = weights
         self.compute_dtype = compute_dtype
         self.context = context or ParallelContext(ParallelConfig())
-        self.backend = CpuBackend(threads or default_threads(self.context.config.local_world_size))
+        self.backend: Any = CpuBackend(threads or default_threads(self.context.config.local_world_size))
+        self._make_executor: Callable[..., Executor] = Executor
         self._executors: OrderedDict[Hashable, Executor] = OrderedDict()
         network.name_scopes()
+        if self.context.config.backend in DEVICE_BACKENDS:
+            self._move_to_device()
+
+    def _move_to_device(self) -> None:
+        """Compute on this rank's CUDA device, weights included. Raises EdgeditError where there is none."""
+        from edgedit.graph.cuda import CudaBackend, CudaExecutor, to_device
+
+        on_host = self.weights
+        self.backend = CudaBackend(self.context.config.device)
+        self.weights = to_device((p for _, p in self.network.named_parameters()), self.backend)
+        self._make_executor = CudaExecutor
+        on_host.close()
 
     @classmethod
     def build_network(cls, config: Any) -> Module:
@@ -125,7 +138,7 @@ class Model:
                 oldest.close()
             builder = GraphBuilder(type(self).__name__)
             build(builder)
-            self._executors[key] = Executor(builder, self.backend, self.context, degree=degree)
+            self._executors[key] = self._make_executor(builder, self.backend, self.context, degree=degree)
         self._executors.move_to_end(key)
         return self._executors[key]
 

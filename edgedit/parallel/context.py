@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from edgedit.config import AXES, ParallelConfig
+from edgedit.config import AXES, DEVICE_BACKENDS, ParallelConfig
 from edgedit.errors import EdgeditError, PeerLostError
 from edgedit.parallel.backends.local import Hub, LocalGroup, LocalMonitor
 from edgedit.parallel.backends.none import NoneGroup
@@ -42,7 +42,7 @@ class ParallelContext:
         self.coords = self.mesh.coords(self.rank)
         self._joined: Any = None
         self._monitor: Monitor
-        if self.config.backend in ("auto", "mpi", "shm"):
+        if self.config.backend in ("auto", "mpi", "shm", *DEVICE_BACKENDS):
             from edgedit.parallel.joining import Joined
 
             self._joined = Joined(self.config, self.mesh, self.close)

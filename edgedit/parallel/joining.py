@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import edgedit
-from edgedit.config import ParallelConfig
+from edgedit.config import DEVICE_BACKENDS, ParallelConfig
 from edgedit.errors import CollectiveError, EdgeditError
 from edgedit.parallel import ending
 from edgedit.parallel.backends import mpi
@@ -36,19 +36,30 @@ class Joined:
         self.monitor = PeerMonitor(mesh, config.rank, connections, config.timeout_s)
         self._guard.watch(self.monitor, close)
 
+        self._config = config
         self.backend = self._chosen(config)
 
     def make_group(self, axis: str, ranks: Sequence[int]) -> ProcessGroup:
+        if self.backend in DEVICE_BACKENDS:
+            return self._device_group(axis, ranks)
         if self.backend == "shm":
             from edgedit.parallel.backends.shm import ShmGroup
 
             return ShmGroup(axis, ranks, self.monitor.rank, self.monitor, self._comm)
         return mpi.MpiGroup(axis, ranks, self.monitor.rank, self.monitor, self._comm)
 
+    def _device_group(self, axis: str, ranks: Sequence[int]) -> ProcessGroup:
+        from edgedit.parallel.backends.cuda_ipc import CudaIpcGroup
+        from edgedit.parallel.backends.nccl import NcclGroup
+
+        kind = NcclGroup if self.backend == "nccl" else CudaIpcGroup
+        place = (axis, ranks, self.monitor.rank, self.monitor, self._comm)
+        return kind(*place, device=self._config.device, timeout_s=self._config.timeout_s)
+
     def _chosen(self, config: ParallelConfig) -> str:
         """What backend auto stands for: shm where a trial shows that all ranks can share memory, else mpi."""
-        if config.backend == "mpi":
-            return "mpi"
+        if config.backend == "mpi" or config.backend in DEVICE_BACKENDS:
+            return config.backend
         from edgedit.parallel.shared_memory import share
 
         trial = mpi.MpiGroup(WORLD, range(config.world_size), config.rank, self.monitor, self._comm)

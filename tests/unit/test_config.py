@@ -83,8 +83,6 @@ def test_bad_values_are_refused_with_what_is_legal(options: dict, words: list[st
 @pytest.mark.parametrize(
     ("options", "legal"),
     [
-        ({"backend": "nccl"}, "auto, none, local, mpi, shm"),
-        ({"backend": "cuda-ipc"}, "auto, none, local, mpi, shm"),
         ({"ops": "fused"}, "auto, generic"),
     ],
 )
