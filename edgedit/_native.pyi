@@ -123,7 +123,7 @@ class ops:
             """Streams that a pack node reads, planes that a receive node makes; all of them at first."""
 
         def prepare(self, norms: Sequence[Sequence[int]], rotated: Sequence[bool], eps: float) -> None:
-            """RMS norm weights as addresses of ggml tensors (0: none) per stream and plane, and the planes to rotate."""
+            """Norm weights per stream and plane as addresses of ggml tensors (0: none), and the planes to rotate."""
 
         def pack_planes(self) -> None:
             """Pack for one rank: head-major planes instead of blocks."""

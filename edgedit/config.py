@@ -18,7 +18,7 @@ COMMS = ("auto", "graph-cut", "in-graph")
 OPS = ("auto", "fused", "generic")
 WIRE_DTYPES = ("auto", "f32", "f16", "bf16")
 # The words of the design that this version cannot do yet, and what it can.
-_BUILT = {"backend": ("none", "local", "mpi", "shm"), "comm": ("graph-cut", "in-graph"), "ops": ("generic",)}
+_BUILT = {"backend": ("none", "local", "mpi", "shm"), "comm": ("graph-cut", "in-graph")}
 
 # These move memory of CUDA devices, by an extension that is built apart: make cuda.
 DEVICE_BACKENDS = ("nccl", "cuda-ipc")
@@ -71,7 +71,7 @@ class ParallelConfig:
         if self.world_size == 1:
             self._resolve("backend", "none")
         self._resolve("comm", "graph-cut" if self.backend in ("none", "local") else "in-graph")
-        self._resolve("ops", "generic")
+        self._resolve("ops", "fused")
         # activations are f32 whatever type the weights have, so this wire rounds nothing
         self._resolve("wire_dtype", "f32")
         if self.backend == "local" and self.comm == "in-graph":

@@ -86,6 +86,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
             "model": args.model,
             "dtype": args.dtype,
             "wire_dtype": parallel.wire_dtype,
+            "ops": parallel.ops,
             "batch": request.batch,
             "image_tokens": image_tokens,
             "text_tokens": request.max_sequence_length,
@@ -95,7 +96,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         detail=args.rank,
         steps=request.num_inference_steps,
         branches=branches,
-        notes=tuple([chosen] if chosen else []) + _notes(mesh, branches),
+        notes=tuple([chosen] if chosen else []) + _notes(mesh, branches) + _fusion_notes(described[0]),
     )
 
 
@@ -121,6 +122,11 @@ def _notes(mesh: Mesh, branches: int) -> tuple[str, ...]:
     have = "one guidance branch" if branches == 1 else f"{branches} guidance branches"
     hint = "; two need a negative prompt and --true-cfg-scale above 1" if branches == 1 else ""
     return (f"cfg {degree}: the request has {have}, ranks {', '.join(map(str, idle))} repeat others{hint}",)
+
+
+def _fusion_notes(forecast: RankForecast) -> tuple[str, ...]:
+    reasons = forecast.graph.fusion_reasons.items()
+    return tuple(f"ops: {operator} is generic: {reason}" for operator, reason in reasons)
 
 
 class _Graphs:

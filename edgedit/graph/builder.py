@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from edgedit.graph.ops.collectives import CollectiveOps
+from edgedit.graph.ops.exchange import ExchangeOps
 
 
-class GraphBuilder(CollectiveOps):
+class GraphBuilder(ExchangeOps):
     """One graph: leaves, nodes and collectives, in program order.
 
     Shapes are in numpy order and are checked here, before ggml can abort the process. The operations stand in

@@ -24,6 +24,8 @@ class Collective:
       all_reduce  send_counts = recv_counts = the chunk that each rank sums; together the whole tensor
       broadcast   send_counts = recv_counts = the whole count, repeated; rank 0 is the root
 
+    ops tells the nodes around it apart, generic or fused, and what these put on the wire: ranks must agree on it.
+
     total_count is the number of elements that all ranks contribute together. It is the same on every rank
     even where shards are uneven, so it stands in the signature. An all_to_all cannot derive it from what one
     rank knows: give it (for Ulysses: planes x batch x tokens x heads x head dim), or the signature goes
@@ -42,6 +44,7 @@ class Collective:
     rank: int
     reduce_op: str | None = None
     total_count: int | None = None
+    ops: str = "generic"
 
     @property
     def size(self) -> int:
@@ -101,4 +104,5 @@ class Collective:
         """The line that all ranks of the group must agree on. Holds no position and no rank-local count."""
         kind = f"{self.kind}({self.reduce_op})" if self.reduce_op else self.kind
         count = "?" if self.global_count is None else self.global_count
-        return f"{kind} {self.name} axis={self.axis} size={self.size} dtype={self.dtype} count={count}"
+        line = f"{kind} {self.name} axis={self.axis} size={self.size} dtype={self.dtype} count={count}"
+        return line if self.ops == "generic" else f"{line} ops={self.ops}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgedit.graph.collective import Collective
 from edgedit.graph.node import Node
@@ -17,6 +17,7 @@ class GraphDescription:
     input_nbytes       graph inputs and constants of this rank
     weight_nbytes      dtype -> bytes of the parameters in memory
     supports_guidance  True where the network takes a distilled guidance scale as an input
+    fusion_reasons     fused operator -> why its generic twin stands in the graph instead
     """
 
     name: str
@@ -26,3 +27,4 @@ class GraphDescription:
     input_nbytes: int
     weight_nbytes: Mapping[str, int]
     supports_guidance: bool = False
+    fusion_reasons: Mapping[str, str] = field(default_factory=dict)

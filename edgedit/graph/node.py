@@ -9,6 +9,9 @@ from dataclasses import dataclass
 class Node:
     """One operation of a program. Its id is `index`, its position in program order.
 
+    `op` is ggml's name of the operation, the operator's for nodes of our own (graph/registry.py), and "start" and
+    "wait" for the two nodes of a collective.
+
     Inputs are ids of earlier nodes; weights, constants and graph inputs are leaves, not nodes, and never
     appear. A node depends on what it reads and on nothing else. Nodes that write into the storage of their
     base form a chain, each reading the result of the one before; only the last may have other readers.

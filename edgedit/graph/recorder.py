@@ -127,10 +127,13 @@ class Recorder:
         *,
         after: tuple[int, ...] = (),
         collective: int | None = None,
+        op: str | None = None,
+        flops: int | None = None,
     ) -> Tensor:
         """Record what a ggml call returned; `shape` is the numpy-order shape that the caller expects.
 
-        `after` lists nodes that must precede this one although ggml does not know it.
+        `after` lists nodes that must precede this one although ggml does not know it. `op` and `flops` are for
+        nodes of our own, which ggml only knows as custom.
         """
         if not pointer:
             raise GgmlError(f"ggml returned no tensor for {self._qualified(name)!r}")
@@ -140,7 +143,7 @@ class Recorder:
         assert fields.shape == ne_of(shape), (
             f"{qualified}: expected shape {list(shape)}, ggml made ne={fields.shape}"
         )
-        node = self._record(fields, pointer, qualified, shape, after, collective)
+        node = self._record(fields, pointer, qualified, shape, after, collective, op, flops)
         return Tensor(pointer, tuple(shape), _ggml.TYPE_NAMES[fields.type], qualified, node)
 
     def _record(
@@ -151,11 +154,15 @@ class Recorder:
         shape: tuple[int, ...],
         after: tuple[int, ...],
         collective: int | None,
+        op: str | None = None,
+        flops: int | None = None,
     ) -> int:
         sources = [node for source in fields.sources if (node := self._source(source, name)) is not None]
         base = self._node_of_address.get(fields.view_source) if fields.view_source else None
         index = len(self.nodes)
-        op = _op_label(fields.op, collective, base)
+        op = op or _op_label(fields.op, collective, base)
+        if flops is None:
+            flops = 0 if collective is not None else count_flops(op, fields)
         self.nodes.append(
             Node(
                 index=index,
@@ -165,7 +172,7 @@ class Recorder:
                 shape=tuple(shape),
                 dtype=_ggml.TYPE_NAMES[fields.type],
                 nbytes=0 if fields.view_source else lib.ggml_nbytes(pointer),
-                flops=0 if collective is not None else count_flops(op, fields),
+                flops=flops,
                 base=base,
                 collective=collective,
             )

@@ -228,7 +228,7 @@ class FluxTransformer(Model):
         network = cls.build_network(config)
         network.name_scopes()
         with outline(network, compute_dtype) as weight_nbytes:
-            b = GraphBuilder(cls.__name__)
+            b = GraphBuilder(cls.__name__, ops=parallel.ops)
             _GraphOfStep(config, network, parallel, batch, image_tokens, text_tokens)(b)
             description = GraphDescription(
                 name=b.name,
@@ -238,6 +238,7 @@ class FluxTransformer(Model):
                 input_nbytes=b.leaf_nbytes,
                 weight_nbytes=weight_nbytes,
                 supports_guidance=config.guidance_embeds,
+                fusion_reasons=b.fusion_reasons,
             )
             b.release()
         return description

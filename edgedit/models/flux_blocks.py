@@ -16,12 +16,7 @@ Pair = tuple[int, int]
 
 def modulate(b: GraphBuilder, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """LayerNorm(x) (1 + scale) + shift for x [B, s, C] and scale, shift [B, 1, C]."""
-    return b.add(b.mul(b.layer_norm(x, NORM_EPS), b.scale(scale, 1.0, 1.0)), shift)
-
-
-def gated(b: GraphBuilder, x: Tensor, gate: Tensor, update: Tensor) -> Tensor:
-    """x + gate * update."""
-    return b.add(x, b.mul(update, gate))
+    return b.modulate(x, scale, shift, NORM_EPS)
 
 
 class Modulation(Module):
@@ -143,10 +138,12 @@ class DoubleBlock(Module):
             ropes,
         )
 
-        txt = gated(b, txt, txt_gate, txt_out)
-        txt = gated(b, txt, txt_mlp_gate, self.ff_context(b, modulate(b, txt, txt_mlp_scale, txt_mlp_shift)))
-        img = gated(b, img, img_gate, img_out)
-        img = gated(b, img, img_mlp_gate, self.ff(b, modulate(b, img, img_mlp_scale, img_mlp_shift)))
+        txt = b.gated_residual(txt, txt_gate, txt_out)
+        txt = b.gated_residual(
+            txt, txt_mlp_gate, self.ff_context(b, modulate(b, txt, txt_mlp_scale, txt_mlp_shift))
+        )
+        img = b.gated_residual(img, img_gate, img_out)
+        img = b.gated_residual(img, img_mlp_gate, self.ff(b, modulate(b, img, img_mlp_scale, img_mlp_shift)))
         return txt, img
 
 
@@ -203,4 +200,4 @@ class SingleBlock(Module):
         normed = modulate(b, x, scale, shift)
         attended = self.attn(b, strategy, normed, local_txt, lengths, ropes)
         mlp = b.gelu(self.proj_mlp(b, normed))
-        return gated(b, x, gate, self.proj_out(b, b.concat([attended, mlp], 2)))
+        return b.gated_residual(x, gate, self.proj_out(b, b.concat([attended, mlp], 2)))

@@ -136,7 +136,7 @@ class Model:
             if len(self._executors) >= MAX_COMPILED_GRAPHS:
                 _, oldest = self._executors.popitem(last=False)
                 oldest.close()
-            builder = GraphBuilder(type(self).__name__)
+            builder = GraphBuilder(type(self).__name__, ops=self.context.config.ops)
             build(builder)
             self._executors[key] = self._make_executor(builder, self.backend, self.context, degree=degree)
         self._executors.move_to_end(key)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.registry import Exchange
 from edgedit.graph.tensor import Tensor
+from edgedit.sequence import fused
 from edgedit.sequence.strategy import AttentionStrategy, Stream
 
 
@@ -19,9 +21,18 @@ class Local(AttentionStrategy):
         return x
 
     def attention(self, b: GraphBuilder, streams: Sequence[Stream]) -> list[Tensor]:
-        prepared = [stream.prepared(b) for stream in streams]
-        q, k, v = (b.concat([b.contiguous(x) for x in plane], 1) for plane in zip(*prepared, strict=True))
-        joint = b.attention(q, k, v)
+        batch, _, num_heads, head_dim = streams[0].q.shape
+        tokens = tuple(stream.length for stream in streams)
+        exchange = Exchange(
+            1, 0, tokens, num_heads, head_dim, batch, padded=False, wire=("f32",) * fused.PLANES
+        )
+        if fused.fuses(b, exchange, streams):
+            attended = fused.attend(b, fused.joint_planes(b, exchange, streams))
+            joint = b.reshape(attended, (batch, sum(tokens), num_heads * head_dim))
+        else:
+            prepared = [stream.prepared(b) for stream in streams]
+            q, k, v = (b.concat([b.contiguous(x) for x in plane], 1) for plane in zip(*prepared, strict=True))
+            joint = b.attention(q, k, v)
         outputs, begin = [], 0
         for stream in streams:
             outputs.append(b.contiguous(b.slice(joint, 1, begin, begin + stream.length)))

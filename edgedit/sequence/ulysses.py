@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
+from edgedit.sequence import fused
 from edgedit.sequence.exchange import heads_to_streams, streams_to_heads
 from edgedit.sequence.layouts import Direction, SPAllToAll4DBatchLayout
 from edgedit.sequence.split import SPSequenceSplit
@@ -69,12 +70,18 @@ class Ulysses(AttentionStrategy):
             Direction.SEQ_TO_HEAD, splits, num_heads, head_dim, planes=3, batch=batch
         )
         outward = SPAllToAll4DBatchLayout(Direction.HEAD_TO_SEQ, splits, num_heads, head_dim, batch=batch)
-        prepared = [stream.prepared(b) for stream in streams]
-        joint = streams_to_heads(b, inward, prepared, self.axis, self.wire_dtype)
-        q, k, v = b.split(joint, 3, axis=3)  # [B, S, h, D] each
-        attended = b.attention(q, k, v)
-        joint = b.reshape(attended, (batch, inward.global_length, inward.num_local_heads, head_dim))
-        outputs = heads_to_streams(b, outward, joint, self.axis, self.wire_dtype)
+        exchange = fused.exchange_of(inward, (self.wire_dtype,) * fused.PLANES)
+        if fused.fuses(b, exchange, streams):
+            joint = fused.attend(b, fused.streams_to_heads(b, inward, exchange, streams, self.axis))
+            back = fused.exchange_of(outward, (self.wire_dtype,))
+            outputs = fused.heads_to_streams(b, outward, back, joint, self.axis)
+        else:
+            prepared = [stream.prepared(b) for stream in streams]
+            joint = streams_to_heads(b, inward, prepared, self.axis, self.wire_dtype)
+            q, k, v = b.split(joint, 3, axis=3)  # [B, S, h, D] each
+            attended = b.attention(q, k, v)
+            joint = b.reshape(attended, (batch, inward.global_length, inward.num_local_heads, head_dim))
+            outputs = heads_to_streams(b, outward, joint, self.axis, self.wire_dtype)
         return [b.reshape(x, (batch, x.shape[1], num_heads * head_dim)) for x in outputs]
 
     def _split_of(self, length: int) -> SPSequenceSplit:

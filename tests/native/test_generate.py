@@ -55,7 +55,7 @@ def test_the_json_object_has_the_documented_keys(capsys, tmp_path):
     assert report["outputs"] == [str(tmp_path / "a.png")]
     assert (report["seed"], report["world_size"], report["bytes_sent"]) == (7, 1, [0])
     assert (report["dtype"], report["wire_dtype"], report["comm"], report["ops"]) == (
-        "f32", "f32", "graph-cut", "generic",
+        "f32", "f32", "graph-cut", "fused",
     )  # fmt: skip
     assert set(report["timings"]) == {"text_encoding_s", "denoising_s", "decoding_s"}
 

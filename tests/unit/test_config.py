@@ -17,7 +17,7 @@ def refusal(**options) -> str:
 
 def test_one_rank_needs_no_settings() -> None:
     config = ParallelConfig()
-    assert (config.backend, config.comm, config.ops) == ("none", "graph-cut", "generic")
+    assert (config.backend, config.comm, config.ops) == ("none", "graph-cut", "fused")
     assert config.axes == {"tp": 1, "ulysses": 1, "ring": 1, "kv_gather": 1, "cfg": 1, "dp": 1}
 
 
@@ -78,16 +78,6 @@ def test_bad_values_are_refused_with_what_is_legal(options: dict, words: list[st
     message = refusal(**options)
     for word in words:
         assert word in message
-
-
-@pytest.mark.parametrize(
-    ("options", "legal"),
-    [
-        ({"ops": "fused"}, "auto, generic"),
-    ],
-)
-def test_words_of_later_versions_are_refused_as_such(options: dict, legal: str) -> None:
-    assert refusal(**options).endswith(f"is not built in this version; legal now: {legal}")
 
 
 def test_the_environment_gives_rank_world_and_device() -> None:

@@ -83,11 +83,12 @@ class CollectiveOps(ImageOps):
         rank: int,
         reduce_op: str | None = None,
         total_count: int | None = None,
+        ops: str = "generic",
     ) -> Tensor:
         """Add a collective over the group of mesh axis `axis` and return the tensor it receives.
 
         `send` must be contiguous; counts are in elements, one per rank of the group; `rank` is this rank's place
-        in it; `total_count` is what all ranks of an all_to_all contribute together.
+        in it; `total_count` is what all ranks of an all_to_all contribute together; `ops` says what fills the buffers.
 
         Two nodes are added: *start*, whose result is the receive buffer, and *wait*, a view of it that also
         depends on `send`, so that ggml's allocator keeps both apart while the collective is in flight. A receive
@@ -106,7 +107,7 @@ class CollectiveOps(ImageOps):
                 self._context,
                 type_id,
                 *ne_of((count,)),
-                _tensor_array(send),
+                tensor_array(send),
                 1,
                 COLLECTIVE_PLACEHOLDER,
                 1,
@@ -118,7 +119,7 @@ class CollectiveOps(ImageOps):
         )
         wait = self._emit(
             lib.ggml_custom_inplace(
-                self._context, start.pointer, _tensor_array(send), 1, COLLECTIVE_PLACEHOLDER, 1, None
+                self._context, start.pointer, tensor_array(send), 1, COLLECTIVE_PLACEHOLDER, 1, None
             ),
             (count,),
             f"{kind}.wait",
@@ -139,10 +140,11 @@ class CollectiveOps(ImageOps):
                 rank=rank,
                 reduce_op=reduce_op,
                 total_count=total_count,
+                ops=ops,
             )
         )
         return self.reshape(self.slice(wait, 0, 0, received), recv_shape)
 
 
-def _tensor_array(*tensors: Tensor) -> ctypes.Array:
+def tensor_array(*tensors: Tensor) -> ctypes.Array:
     return (ctypes.POINTER(lib.ggml_tensor) * len(tensors))(*(tensor.pointer for tensor in tensors))
