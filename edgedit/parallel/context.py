@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from edgedit.config import AXES, DEVICE_BACKENDS, ParallelConfig
 from edgedit.errors import EdgeditError, PeerLostError
+from edgedit.parallel import cuda
 from edgedit.parallel.backends.local import Hub, LocalGroup, LocalMonitor
 from edgedit.parallel.backends.none import NoneGroup
 from edgedit.parallel.call import Call
@@ -42,6 +43,9 @@ class ParallelContext:
         self.coords = self.mesh.coords(self.rank)
         self._joined: Any = None
         self._monitor: Monitor
+        self._groups: dict[str, ProcessGroup] = {}
+        if self.config.backend in DEVICE_BACKENDS:
+            cuda.check_usable()
         if self.config.backend in ("auto", "mpi", "shm", *DEVICE_BACKENDS):
             from edgedit.parallel.joining import Joined
 
@@ -56,7 +60,8 @@ class ParallelContext:
             self._monitor = LocalMonitor(self.mesh, self.rank, _hub)
         else:
             self._monitor = Monitor(self.rank, self.world_size)
-        self._groups = {axis: self._make_group(axis) for axis in (WORLD, *AXES)}
+        for axis in (WORLD, *AXES):
+            self._groups[axis] = self._make_group(axis)
 
     @classmethod
     def local(cls, world_size: int, fn: Callable[[ParallelContext], Result], **options: Any) -> list[Result]:

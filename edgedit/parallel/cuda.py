@@ -33,6 +33,12 @@ def usable_extension() -> Any:
     return cuda
 
 
+def check_usable() -> None:
+    """Raise EdgeditError unless everything that a backend of devices needs is here."""
+    usable_extension()
+    import_cupy()
+
+
 def nccl_library() -> str:
     """Path or name of the NCCL library: $EDGEDIT_NCCL_LIBRARY, the wheel nvidia-nccl-cu13 or -cu12, or the system's."""
     named = os.environ.get(NCCL_VARIABLE)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import fake_cupy
 import numpy as np
 import pytest
 
-from edgedit import dtypes
+from edgedit import ParallelContext, dtypes
+from edgedit.config import ParallelConfig
 from edgedit.errors import CollectiveError, EdgeditError
 from edgedit.parallel import cuda
 from edgedit.parallel.backends.nccl import NcclGroup
@@ -179,6 +181,19 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     nccl.available = False
     with pytest.raises(EdgeditError, match="without NCCL"):
         cuda.import_cupy()
+
+
+def test_a_context_of_devices_is_refused_before_the_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedit.config._CUDA_EXTENSION", "json")  # a module that is there
+    extension = SimpleNamespace(device_count=lambda: 0, why_no_device=lambda: "driver too old")
+    monkeypatch.setitem(sys.modules, "edgedit._cuda", extension)
+    config = ParallelConfig(backend="nccl", world_size=2, ulysses_degree=2)
+    with pytest.raises(EdgeditError, match="no CUDA device can be used: driver too old"):
+        ParallelContext(config)
+    extension.device_count = lambda: 1
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(EdgeditError, match="needs CuPy"):
+        ParallelContext(config)
 
 
 def test_the_nccl_library_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
