@@ -106,9 +106,11 @@ class Executor:
             raise GgmlError(f"graph {self.name!r}: no memory for its inputs and constants")
         for tensor, values in builder.constants:
             _store(tensor, values)
-        self._graph = lib.ggml_new_graph_custom(
-            builder._context, len(builder.nodes) + _leaf_count(builder), False
+        size = len(builder.nodes) + _leaf_count(builder)
+        self._graph_context = lib.ggml_init(
+            lib.ggml_init_params(lib.ggml_graph_overhead_custom(size, False), mem_buffer=None, no_alloc=True)
         )
+        self._graph = lib.ggml_new_graph_custom(self._graph_context, size, False)
         for position, index in enumerate(self.schedule.order):
             lib.ggml_build_forward_expand(self._graph, builder.pointers[index])
             built = lib.ggml_graph_n_nodes(self._graph)
