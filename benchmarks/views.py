@@ -25,12 +25,16 @@ def cut_positions(nodes: Sequence[Node]) -> list[int]:
     """Positions before which a graph of one rank is cut, from its attention nodes."""
     cuts = []
     for node in nodes:
-        if node.op != "flash_attn_ext":
-            continue
-        index = node.index
-        joins = [n for n in nodes[:index] if n.op == "concat"][-3:]  # q, k and v of both streams joined
-        cuts += [joins[0].index, joins[-1].index + 1, index + 1, index + 2]
+        if node.op == "flash_attn_ext":
+            operands = [_owner(nodes, source) for source in node.inputs]
+            cuts += [min(operands), max(operands) + 1, node.index + 1, node.index + 2]
     return sorted({*cuts, len(nodes) - 2, len(nodes) - 1})
+
+
+def _owner(nodes: Sequence[Node], index: int) -> int:
+    """The node whose storage a view shows."""
+    base = nodes[index].base
+    return index if base is None else _owner(nodes, base)
 
 
 def main() -> None:
@@ -41,10 +45,11 @@ def main() -> None:
     model = random_transformer(arguments.model)
     model(**random_request(arguments.model))
     (executor,) = model._executors.values()
-    cuts = [0, *cut_positions(executor._builder.nodes), len(executor.schedule.order)]
-    assert list(executor.schedule.order) == sorted(executor.schedule.order)
+    nodes = [executor._builder.nodes[index] for index in executor.schedule.order]
+    assert [node.index for node in nodes] == list(range(len(nodes))), "one rank runs in program order"
+    cuts = [0, *cut_positions(nodes), len(nodes)]
     views = [lib.ggml_graph_view(executor._graph, a, b) for a, b in itertools.pairwise(cuts)]
-
+    whole = [lib.ggml_graph_view(executor._graph, 0, len(nodes))]
     seconds = alternate(
         {
             "one_graph": lambda: compute(executor, [executor._runner._segments[0]]),
