@@ -1,7 +1,8 @@
 """Ranks that wait for each other in different calls: all alive, none ever to go on.
 
-A rank that waits in a call needs every rank of the group that has not begun the call. Where those needs run in a
-circle of waiting ranks, the calls of the ranks differ, and that is an error to report instead of a wait.
+A rank that waits in a call needs every rank of the group that has not begun the call, or waits in another one in its
+place. Where those needs run in a circle of waiting ranks, the calls of the ranks differ, and that is an error to report
+instead of a wait.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ class Report(NamedTuple):
     sequence: int
     call: str
     calls_made: Mapping[str, int]
+
+    def needs(self, peer: Report) -> bool:
+        """Whether this rank waits for a peer of its group to begin the call, or to leave another one of its number."""
+        if peer.calls_made.get(self.group, 0) < self.sequence:
+            return True
+        return peer.wait == self.wait and peer.call != self.call
 
     @property
     def wait(self) -> tuple[str, int]:
@@ -61,8 +68,7 @@ class DeadlockDetector:
                 return False
             path.append(rank)
             for peer in self._members(report.group, rank):
-                behind = peer in reports and reports[peer].calls_made.get(report.group, 0) < report.sequence
-                if peer != rank and behind and follow(peer):
+                if peer != rank and peer in reports and report.needs(reports[peer]) and follow(peer):
                     return True
             harmless.add(path.pop())
             return False

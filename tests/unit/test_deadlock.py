@@ -37,6 +37,16 @@ def test_a_lasting_circle_is_reported_with_every_wait() -> None:
         assert f"rank {rank} waits in call #1 on {group}" in third
 
 
+def test_ranks_that_wait_in_unlike_calls_of_one_number_are_reported() -> None:
+    reports = [
+        {0: waits(number, "ulysses", 3), 1: waits(number, "ulysses", 3)._replace(call="one too many")}
+        for number in (1, 2, 3)
+    ]
+    *_, third = look_at(*reports)
+    assert third is not None
+    assert "rank 0 waits in call #3 on ulysses, rank 1 waits in one too many" in third
+
+
 def test_a_circle_must_last_on_every_rank() -> None:
     late = {**circle(3), 2: circle(2)[2]}
     assert look_at(circle(1), circle(2), late) == [None, None, None]
