@@ -44,8 +44,9 @@ struct OwnedExchange {
     std::vector<void*> targets;
 };
 
-OwnedExchange make_exchange(bool to_heads, int ranks, int rank, const std::vector<std::int64_t>& tokens, std::int64_t heads,
-                            std::int64_t head_dim, std::int64_t batch, bool padded, const std::vector<std::string>& wire) {
+OwnedExchange make_exchange(bool to_heads, int ranks, int rank, const std::vector<std::int64_t>& tokens,
+                            std::int64_t heads, std::int64_t head_dim, std::int64_t batch, bool padded,
+                            const std::vector<std::string>& wire) {
     const auto streams = static_cast<std::int32_t>(tokens.size()), planes = static_cast<std::int32_t>(wire.size());
     require(streams >= 1 && streams <= layout::kMaxStreams, std::to_string(streams) + " streams; 1 to 4 are possible");
     require(planes >= 1 && planes <= kMaxPlanes, std::to_string(planes) + " planes; 1 to 4 are possible");
@@ -56,18 +57,25 @@ OwnedExchange make_exchange(bool to_heads, int ranks, int rank, const std::vecto
     spec.rank = rank;
     spec.num_streams = streams;
     spec.num_planes = planes;
-    spec.layout = {ranks, head_dim, planes, heads, batch, streams, {}, padded ? layout::Split::padded : layout::Split::uneven};
-    for (std::int32_t stream = 0; stream < streams; ++stream) spec.layout.tokens[stream] = tokens[static_cast<std::size_t>(stream)];
-    for (std::int32_t plane = 0; plane < planes; ++plane) spec.wire[plane] = dtype_named(wire[static_cast<std::size_t>(plane)]);
-    require(layout::valid(spec.layout), "ranks, heads, head_dim and batch must be at least 1 and token counts at least 0");
-    require(rank >= 0 && rank < ranks, "rank " + std::to_string(rank) + " is not one of " + std::to_string(ranks) + " ranks");
-    require(head_dim <= kMaxHeadDim, "head_dim " + std::to_string(head_dim) + " is more than " + std::to_string(kMaxHeadDim));
+    spec.layout = {ranks, head_dim, planes, heads,
+                   batch, streams,  {},     padded ? layout::Split::padded : layout::Split::uneven};
+    for (std::int32_t stream = 0; stream < streams; ++stream)
+        spec.layout.tokens[stream] = tokens[static_cast<std::size_t>(stream)];
+    for (std::int32_t plane = 0; plane < planes; ++plane)
+        spec.wire[plane] = dtype_named(wire[static_cast<std::size_t>(plane)]);
+    require(layout::valid(spec.layout),
+            "ranks, heads, head_dim and batch must be at least 1 and token counts at least 0");
+    require(rank >= 0 && rank < ranks,
+            "rank " + std::to_string(rank) + " is not one of " + std::to_string(ranks) + " ranks");
+    require(head_dim <= kMaxHeadDim,
+            "head_dim " + std::to_string(head_dim) + " is more than " + std::to_string(kMaxHeadDim));
     return owned;
 }
 
 void limit(OwnedExchange& self, int first_stream, int num_streams, int first_plane, int num_planes) {
     const layout::Layout& layout = self.spec.layout;
-    require(first_stream >= 0 && num_streams >= 1 && first_stream + num_streams <= layout.streams, "streams out of range");
+    require(first_stream >= 0 && num_streams >= 1 && first_stream + num_streams <= layout.streams,
+            "streams out of range");
     require(first_plane >= 0 && num_planes >= 1 && first_plane + num_planes <= layout.planes, "planes out of range");
     self.spec.first_stream = first_stream;
     self.spec.num_streams = num_streams;
@@ -76,10 +84,13 @@ void limit(OwnedExchange& self, int first_stream, int num_streams, int first_pla
 }
 
 /// norms[stream][plane] is the address of a ggml tensor, or 0.
-void prepare(OwnedExchange& self, const std::vector<std::vector<std::uintptr_t>>& norms, const std::vector<bool>& rotated, float eps) {
+void prepare(OwnedExchange& self, const std::vector<std::vector<std::uintptr_t>>& norms,
+             const std::vector<bool>& rotated, float eps) {
     Preparation& preparation = self.spec.preparation;
-    const auto streams = static_cast<std::size_t>(self.spec.layout.streams), planes = static_cast<std::size_t>(self.spec.layout.planes);
-    require(norms.size() == streams && rotated.size() == planes, "norms need one list per stream, rotated one flag per plane");
+    const auto streams = static_cast<std::size_t>(self.spec.layout.streams),
+               planes = static_cast<std::size_t>(self.spec.layout.planes);
+    require(norms.size() == streams && rotated.size() == planes,
+            "norms need one list per stream, rotated one flag per plane");
     for (std::size_t stream = 0; stream < streams; ++stream) {
         require(norms[stream].size() == planes, "norms need one address per plane");
         for (std::size_t plane = 0; plane < planes; ++plane)
@@ -94,7 +105,8 @@ void prepare(OwnedExchange& self, const std::vector<std::vector<std::uintptr_t>>
 
 void set_targets(OwnedExchange& self, const std::vector<std::uintptr_t>& addresses) {
     const auto ranks = static_cast<std::size_t>(self.spec.layout.ranks);
-    require(addresses.empty() || addresses.size() == ranks, std::to_string(addresses.size()) + " targets for " + std::to_string(ranks) + " ranks");
+    require(addresses.empty() || addresses.size() == ranks,
+            std::to_string(addresses.size()) + " targets for " + std::to_string(ranks) + " ranks");
     self.targets.clear();
     for (const std::uintptr_t address : addresses) self.targets.push_back(reinterpret_cast<void*>(address));
     self.spec.targets = self.targets.empty() ? nullptr : self.targets.data();
@@ -129,8 +141,8 @@ void register_ops(py::module_& module) {
     ops.def("tensor_offsets", &tensor_offsets, "Where the operators look for the fields of a ggml tensor.");
 
     py::class_<OwnedExchange>(ops, "ExchangeSpec")
-        .def(py::init(&make_exchange), "to_heads"_a, "ranks"_a, "rank"_a, "tokens"_a, "heads"_a, "head_dim"_a, "batch"_a,
-             "padded"_a, "wire"_a)
+        .def(py::init(&make_exchange), "to_heads"_a, "ranks"_a, "rank"_a, "tokens"_a, "heads"_a, "head_dim"_a,
+             "batch"_a, "padded"_a, "wire"_a)
         .def("limit", &limit, "first_stream"_a, "num_streams"_a, "first_plane"_a, "num_planes"_a)
         .def("prepare", &prepare, "norms"_a, "rotated"_a, "eps"_a)
         .def("pack_planes", [](OwnedExchange& self) { self.spec.target = Target::planes; })
@@ -143,13 +155,15 @@ void register_ops(py::module_& module) {
                  auto spec = fresh<RopeTableSpec>();
                  spec.axes = axes;
                  return spec;
-             }), "axes"_a)
+             }),
+             "axes"_a)
         .def_property_readonly("address", &address_of<RopeTableSpec>);
     py::class_<PointwiseSpec>(ops, "PointwiseSpec")
         .def(py::init([](float eps) {
                  auto spec = fresh<PointwiseSpec>();
                  spec.eps = eps;
                  return spec;
-             }), "eps"_a = 0.0f)
+             }),
+             "eps"_a = 0.0f)
         .def_property_readonly("address", &address_of<PointwiseSpec>);
 }

@@ -108,19 +108,19 @@ void pack_heads(const ExchangeSpec& spec, const Tensor& result, bool streaming, 
         std::int64_t first = 0; // of the stream in the joint sequence
         for (int stream = 0; stream < layout.streams; ++stream) {
             const Share tokens = token_share(layout, stream, peer);
-            for_each_token(layout.batch, tokens.count, thread, num_threads,
-                           [&](std::int64_t batch, std::int64_t token) {
-                               std::byte* at = to + nbytes * (batch * tokens.count + token);
-                               const std::int64_t global = tokens.begin + token;
-                               if (global >= layout.tokens[stream]) {
-                                   std::memset(at, 0, static_cast<std::size_t>(nbytes)); // padding
-                               } else if (dense) {
-                                   mover.run(at, row(joint, 0, first + global, batch), heads);
-                               } else {
-                                   for (std::int64_t head = 0; head < heads; ++head)
-                                       mover(at + head * row_nbytes(spec), row(joint, head, first + global, batch), nullptr);
-                               }
-                           });
+            for_each_token(
+                layout.batch, tokens.count, thread, num_threads, [&](std::int64_t batch, std::int64_t token) {
+                    std::byte* at = to + nbytes * (batch * tokens.count + token);
+                    const std::int64_t global = tokens.begin + token;
+                    if (global >= layout.tokens[stream]) {
+                        std::memset(at, 0, static_cast<std::size_t>(nbytes)); // padding
+                    } else if (dense) {
+                        mover.run(at, row(joint, 0, first + global, batch), heads);
+                    } else {
+                        for (std::int64_t head = 0; head < heads; ++head)
+                            mover(at + head * row_nbytes(spec), row(joint, head, first + global, batch), nullptr);
+                    }
+                });
             to += nbytes * layout.batch * tokens.count;
             first += layout.tokens[stream];
         }

@@ -9,8 +9,7 @@ namespace {
 
 /// The row of `x` that belongs to a row of a larger tensor; axes of length one are repeated.
 const float* broadcast_row(const Tensor& x, std::int64_t i1, std::int64_t i2, std::int64_t i3) {
-    return reinterpret_cast<const float*>(
-        row(x, x.ne[1] == 1 ? 0 : i1, x.ne[2] == 1 ? 0 : i2, x.ne[3] == 1 ? 0 : i3));
+    return reinterpret_cast<const float*>(row(x, x.ne[1] == 1 ? 0 : i1, x.ne[2] == 1 ? 0 : i2, x.ne[3] == 1 ? 0 : i3));
 }
 
 template <typename Visit> // Visit(result row, rows of the three sources)
@@ -32,19 +31,17 @@ using namespace edgedit::ops;
 extern "C" void edgedit_modulate(ggml_tensor* node, int thread, int num_threads, void* userdata) {
     const auto& spec = spec_of<PointwiseSpec>(userdata);
     const Tensor& result = tensor(node);
-    for_each_row(result, thread, num_threads,
-                 [&](float* to, const float* x, const float* scale, const float* shift) {
-                     rows().modulate(to, x, scale, shift, result.ne[0], spec.eps);
-                 });
+    for_each_row(result, thread, num_threads, [&](float* to, const float* x, const float* scale, const float* shift) {
+        rows().modulate(to, x, scale, shift, result.ne[0], spec.eps);
+    });
 }
 
 extern "C" void edgedit_gated_residual(ggml_tensor* node, int thread, int num_threads, void* userdata) {
     spec_of<PointwiseSpec>(userdata);
     const Tensor& result = tensor(node);
-    for_each_row(result, thread, num_threads,
-                 [&](float* to, const float* x, const float* gate, const float* update) {
-                     rows().gated_residual(to, x, gate, update, result.ne[0]);
-                 });
+    for_each_row(result, thread, num_threads, [&](float* to, const float* x, const float* gate, const float* update) {
+        rows().gated_residual(to, x, gate, update, result.ne[0]);
+    });
 }
 
 extern "C" void edgedit_rope_table(ggml_tensor* node, int thread, int num_threads, void* userdata) {
@@ -56,7 +53,8 @@ extern "C" void edgedit_rope_table(ggml_tensor* node, int thread, int num_thread
         auto* to = reinterpret_cast<float*>(row(result, 0, token));
         for (int axis = 0; axis < spec.axes; ++axis) {
             const Tensor& periods = *result.src[1 + axis];
-            const auto position = static_cast<float>(reinterpret_cast<const std::int32_t*>(row(positions, axis))[token]);
+            const auto position =
+                static_cast<float>(reinterpret_cast<const std::int32_t*>(row(positions, axis))[token]);
             for (std::int64_t pair = 0; pair < periods.ne[0]; ++pair) {
                 const float angle = position / static_cast<const float*>(periods.data)[pair];
                 *to++ = std::cos(angle);

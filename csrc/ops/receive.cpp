@@ -10,11 +10,11 @@ using namespace layout;
 /// The tokens that one peer sent of one stream: where their block of rows begins, and where they go.
 struct Arrival {
     int stream;
-    const std::byte* rows;  ///< of this stream, [batch][slots][own heads]
-    std::int64_t slots;     ///< tokens with padding
-    std::int64_t tokens;    ///< without
-    std::int64_t position;  ///< of the first token in the joint sequence
-    std::int64_t global;    ///< of the first token in its stream
+    const std::byte* rows; ///< of this stream, [batch][slots][own heads]
+    std::int64_t slots;    ///< tokens with padding
+    std::int64_t tokens;   ///< without
+    std::int64_t position; ///< of the first token in the joint sequence
+    std::int64_t global;   ///< of the first token in its stream
     const Tensor* table;
 };
 

@@ -40,7 +40,7 @@ inline float widen(BF16 value) { return float_of(static_cast<std::uint32_t>(valu
 inline float widen(F16 value) {
     const std::uint32_t sign = (value.bits & 0x8000u) << 16;
     const float scaled = float_of((value.bits & 0x7fffu) << 13) * float_of(0x77800000u); // * 2^112: also denormals
-    const std::uint32_t special = scaled >= 65536.0f ? 0x7f800000u : 0u;                  // infinity and NaN
+    const std::uint32_t special = scaled >= 65536.0f ? 0x7f800000u : 0u;                 // infinity and NaN
     return float_of(bits_of(scaled) | special | sign);
 }
 
@@ -125,7 +125,9 @@ template <bool Streaming> inline Index move_vectors(char* to, const char* from, 
     return i;
 }
 
-inline bool is_aligned(const void* pointer, std::uintptr_t to) { return reinterpret_cast<std::uintptr_t>(pointer) % to == 0; }
+inline bool is_aligned(const void* pointer, std::uintptr_t to) {
+    return reinterpret_cast<std::uintptr_t>(pointer) % to == 0;
+}
 
 void fence() { _mm_sfence(); }
 

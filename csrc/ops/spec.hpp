@@ -101,6 +101,8 @@ EDGEDIT_HD constexpr std::int64_t plane_offset(const ExchangeSpec& spec, std::in
     return nbytes * spec.layout.head_dim;
 }
 
-EDGEDIT_HD constexpr std::int64_t row_nbytes(const ExchangeSpec& spec) { return plane_offset(spec, spec.layout.planes); }
+EDGEDIT_HD constexpr std::int64_t row_nbytes(const ExchangeSpec& spec) {
+    return plane_offset(spec, spec.layout.planes);
+}
 
 } // namespace edgedit::ops

@@ -32,9 +32,7 @@ inline Tensor& tensor(ggml_tensor* pointer) { return *reinterpret_cast<Tensor*>(
 inline DType dtype(const Tensor& x) { return static_cast<DType>(x.type); }
 
 /// Bytes of a packed tensor.
-inline std::int64_t packed_nbytes(const Tensor& x) {
-    return x.ne[3] * static_cast<std::int64_t>(x.nb[3]);
-}
+inline std::int64_t packed_nbytes(const Tensor& x) { return x.ne[3] * static_cast<std::int64_t>(x.nb[3]); }
 
 /// Address of the row at three indices, slowest last in ggml's order (numpy: [i3, i2, i1, :]).
 inline std::byte* row(const Tensor& x, std::int64_t i1, std::int64_t i2 = 0, std::int64_t i3 = 0) {

@@ -38,8 +38,7 @@ class HeadMover {
 public:
     HeadMover() = default;
     HeadMover(const ExchangeSpec& spec, int stream, int plane, DType to, DType from, bool streaming)
-        : channels_(spec.layout.head_dim), eps_(spec.preparation.eps),
-          rotated_(spec.preparation.rotated[plane] != 0) {
+        : channels_(spec.layout.head_dim), eps_(spec.preparation.eps), rotated_(spec.preparation.rotated[plane] != 0) {
         const Tensor* norm = spec.preparation.norm[stream][plane];
         norm_ = norm != nullptr ? static_cast<const float*>(norm->data) : nullptr;
         move_ = rows().move(to, is_plain() ? from : DType::f32, streaming);

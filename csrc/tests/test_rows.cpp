@@ -34,7 +34,8 @@ void check_conversions(const Rows& rows, DType type, int exponent_bits) {
     for (std::size_t i = 0; i < patterns.size(); ++i) {
         const double expected = value_of(patterns[i], exponent_bits);
         if (std::isnan(expected)) {
-            CHECK(std::isnan(wide[i]) && std::isnan(value_of(back[i], exponent_bits)), "%s: %zx is a NaN", rows.name, i);
+            CHECK(std::isnan(wide[i]) && std::isnan(value_of(back[i], exponent_bits)), "%s: %zx is a NaN", rows.name,
+                  i);
         } else {
             CHECK(wide[i] == expected, "%s: %zx is %g, not %g", rows.name, i, expected, static_cast<double>(wide[i]));
             CHECK(back[i] == patterns[i], "%s: %zx came back as %x", rows.name, i, back[i]);
@@ -49,7 +50,8 @@ void check_conversions(const Rows& rows, DType type, int exponent_bits) {
             std::uint16_t rounded;
             rows.move(type, DType::f32, false)(&rounded, &between, 1);
             const int expected = at < 0.5 ? low : at > 0.5 ? low + 1 : low + (low & 1);
-            CHECK(rounded == expected, "%s: %a became %x, not %x", rows.name, static_cast<double>(between), rounded, expected);
+            CHECK(rounded == expected, "%s: %a became %x, not %x", rows.name, static_cast<double>(between), rounded,
+                  expected);
         }
     }
 }
@@ -85,7 +87,8 @@ void check_arithmetic(const Rows& rows, std::size_t count) {
     check_close("rms_norm", y, expected);
 
     rows.modulate(y.data(), x.data(), w.data(), z.data(), n, 1e-6f);
-    for (std::size_t i = 0; i < count; ++i) expected[i] = (x[i] - mean) / std::sqrt(variance + 1e-6) * (1.0 + w[i]) + z[i];
+    for (std::size_t i = 0; i < count; ++i)
+        expected[i] = (x[i] - mean) / std::sqrt(variance + 1e-6) * (1.0 + w[i]) + z[i];
     check_close("modulate", y, expected);
 
     rows.gated_residual(y.data(), x.data(), w.data(), z.data(), n);
@@ -111,7 +114,8 @@ void check_moves(const Rows& rows) {
             for (std::size_t count = 0; count < 100; ++count) {
                 const auto values = random_floats(count, static_cast<unsigned>(count));
                 std::vector<char> source(count * 4);
-                portable_rows.move(from, DType::f32, false)(source.data(), values.data(), static_cast<std::int64_t>(count));
+                portable_rows.move(from, DType::f32, false)(source.data(), values.data(),
+                                                            static_cast<std::int64_t>(count));
                 std::vector<char> expected(count * static_cast<std::size_t>(itemsize(to)));
                 portable_rows.move(to, from, false)(expected.data(), source.data(), static_cast<std::int64_t>(count));
                 for (const bool streaming : {false, true})
@@ -120,8 +124,10 @@ void check_moves(const Rows& rows) {
                         std::memset(target, 0x5a, sizeof target);
                         rows.move(to, from, streaming)(target + shift, source.data(), static_cast<std::int64_t>(count));
                         rows.fence();
-                        CHECK(std::equal(expected.begin(), expected.end(), target + shift), "%s: %zu elements differ", rows.name, count);
-                        CHECK(target[shift + expected.size()] == 0x5a, "%s: wrote beyond %zu elements", rows.name, count);
+                        CHECK(std::equal(expected.begin(), expected.end(), target + shift), "%s: %zu elements differ",
+                              rows.name, count);
+                        CHECK(target[shift + expected.size()] == 0x5a, "%s: wrote beyond %zu elements", rows.name,
+                              count);
                     }
             }
 }

@@ -44,17 +44,18 @@ def inputs(config, batch, height, width, text):
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("batch, height, width, text", [(1, 4, 4, 5), (2, 9, 5, 17)])
-def test_velocity(tmp_path, name, batch, height, width, text):
+@pytest.mark.parametrize("ops", ["fused", "generic"])
+def test_velocity(tmp_path, name, batch, height, width, text, ops):
     write_flux_transformer(tmp_path, seed=3, **CONFIGS[name])
     config = FluxTransformer.read_config(tmp_path)
     arrays = inputs(config, batch, height, width, text)
     reference = diffusers.FluxTransformer2DModel.from_pretrained(tmp_path).eval()
     with torch.no_grad():
         expected = reference(**{k: torch.from_numpy(v) for k, v in arrays.items()}, return_dict=False)[0]
-    alone = FluxTransformer.from_pretrained(tmp_path, threads=1)(**arrays)
-    assert relative_error(alone, expected) <= 1e-4
-    ranks = ParallelContext.local(
-        2, lambda c: FluxTransformer.from_pretrained(tmp_path, threads=1, parallel=c)(**arrays), ulysses_degree=2
-    )
-    for shared in ranks:
-        assert relative_error(shared, expected) <= 1e-4
+
+    def velocity(context):
+        return FluxTransformer.from_pretrained(tmp_path, threads=1, parallel=context)(**arrays)
+
+    for size in (1, 2):
+        for result in ParallelContext.local(size, velocity, ulysses_degree=size, ops=ops):
+            assert relative_error(result, expected) <= 1e-4
