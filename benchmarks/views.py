@@ -52,7 +52,7 @@ def main() -> None:
     whole = [lib.ggml_graph_view(executor._graph, 0, len(nodes))]
     seconds = alternate(
         {
-            "one_graph": lambda: compute(executor, [executor._runner._segments[0]]),
+            "one_graph": lambda: compute(executor, whole),
             "views": lambda: compute(executor, views),
         },
         arguments.pairs,

@@ -18,12 +18,12 @@ int Program::add_exchange(std::shared_ptr<Transport> transport, Exchange exchang
 }
 
 int Program::add_collective(int exchange) {
-    collectives_.push_back({exchange, -1, {}, {}, {}});
+    collectives_.push_back({exchange, -1, {}, {}, {}, false});
     return static_cast<int>(collectives_.size()) - 1;
 }
 
 int Program::add_all_reduce(int parts, int whole, Reduction reduction) {
-    collectives_.push_back({parts, whole, reduction, {}, {}});
+    collectives_.push_back({parts, whole, reduction, {}, {}, false});
     return static_cast<int>(collectives_.size()) - 1;
 }
 
@@ -31,7 +31,7 @@ void Program::begin() {
     failure_ = {};
     failed_.store(false);
     opened_.store(-1);
-    begun_ = -1;
+    for (Collective& collective : collectives_) collective.begun = false;
     started_.store(0);
     exchange_time_ = {};
     next_signal_ = Clock::now() + kSignalInterval;
@@ -126,9 +126,10 @@ bool Program::must_stop() {
 
 void Program::begin_collective(int collective) {
     waiting_.store(collective);
-    if (begun_ == collective) return;
-    begun_ = collective;
-    release(collectives_[index(collective)].at_start);
+    Collective& entry = collectives_[index(collective)];
+    if (entry.begun) return;
+    entry.begun = true;
+    release(entry.at_start);
     started_.fetch_add(1);
 }
 

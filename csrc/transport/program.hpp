@@ -77,6 +77,7 @@ class Program {
         int second; ///< of an all-reduce; else -1
         Reduction reduction;
         std::vector<int> at_start, at_wait;
+        bool begun = false; ///< in this run
     };
 
     static std::size_t index(int position) { return static_cast<std::size_t>(position); }
@@ -93,7 +94,6 @@ class Program {
     Failure failure_;
     std::atomic<bool> failed_{false};
     std::atomic<int> opened_{-1}; ///< the last collective that was opened
-    int begun_ = -1;              ///< the last collective whose beginning released what it had to
     std::atomic<int> started_{0};
     std::atomic<int> waiting_{-1};
     Clock::duration exchange_time_{};

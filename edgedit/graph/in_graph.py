@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,10 @@ class InGraphRunner(Runner):
         self._groups = groups
         self._context = context
         outputs = [tensor.node for tensor in builder.outputs.values() if tensor.node is not None]
-        self._exchanges = exchanges_of(schedule, builder.nodes, outputs)
+        self._producers = self._find_producers()
+        position = {index: at for at, index in enumerate(schedule.order)}
+        opens = {index: min(position[node] for node in nodes) for index, nodes in self._producers.items()}
+        self._exchanges = exchanges_of(schedule, builder.nodes, outputs, opens)
         self._arenas: dict[str, Arena] = {}
         self._chunks: list[np.ndarray] = []  # what all_reduce receives, where no arena holds it
 
@@ -82,6 +85,8 @@ class InGraphRunner(Runner):
             node = program.node(index)
             _patch(self._builder.pointers[collective.start], _native.collective_start, node)
             _patch(self._builder.pointers[collective.wait], _native.collective_wait, node)
+        for index, nodes in self._producers.items():
+            self._redirect(index, nodes)
         for index, at_wait, read in releases(self._schedule, self._exchanges):
             number = numbers[self._exchanges[read].collective, self._exchanges[read].is_parts]
             (program.release_at_wait if at_wait else program.release_at_start)(index, number)
@@ -111,6 +116,28 @@ class InGraphRunner(Runner):
         for arena in self._arenas.values():
             arena.close()
         self._arenas.clear()
+
+    def _find_producers(self) -> dict[int, list[int]]:
+        """Per collective whose blocks can be packed straight into the peers' slots, the nodes that pack them."""
+        producers = {}
+        for index, collective in enumerate(self._schedule.collectives):
+            if self._groups[collective.axis].shares_memory and collective.send in self._builder.pack_specs:
+                nodes = [collective.send]  # several nodes that fill one buffer form a chain of views
+                while (base := self._builder.nodes[nodes[-1]].base) is not None:
+                    nodes.append(base)
+                producers[index] = nodes
+        return producers
+
+    def _redirect(self, index: int, nodes: Sequence[int]) -> None:
+        """Let the pack nodes of a collective write to the peers, once their slots are free."""
+        collective = self._schedule.collectives[index]
+        targets = [self._program.target(index, peer) for peer in range(collective.size)]
+        for spec in self._builder.pack_specs[collective.send]:
+            spec.set_targets(targets)
+        for node in nodes:
+            function, tasks, userdata = _parameters(self._builder.pointers[node])
+            producer = self._program.producer(index, function, userdata)
+            _patch(self._builder.pointers[node], _native.collective_producer, producer, tasks)
 
     def _collective(self, exchange: Exchange) -> Collective:
         return self._schedule.collectives[exchange.collective]
@@ -143,8 +170,17 @@ def _call(collective: Collective) -> Call:
     return Call(collective.kind, 0, collective.dtype, count, label=collective.name, group=collective.axis)
 
 
-def _patch(tensor: Any, function: int, userdata: int) -> None:
+def _parameters(tensor: Any) -> tuple[int, int, int]:
+    """Function, number of tasks and user data of a custom node."""
+    memory = ctypes.string_at(_parameters_address(tensor), _CUSTOM_PARAMETERS.size)
+    return _CUSTOM_PARAMETERS.unpack(memory)
+
+
+def _patch(tensor: Any, function: int, userdata: int, tasks: int = 1) -> None:
     """Let a custom node call `function` from now on."""
-    parameters = _CUSTOM_PARAMETERS.pack(function, 1, userdata)
-    address = ctypes.addressof(tensor.contents) + lib.ggml_tensor.op_params.offset
-    ctypes.memmove(address, parameters, len(parameters))
+    parameters = _CUSTOM_PARAMETERS.pack(function, tasks, userdata)
+    ctypes.memmove(_parameters_address(tensor), parameters, len(parameters))
+
+
+def _parameters_address(tensor: Any) -> int:
+    return ctypes.addressof(tensor.contents) + lib.ggml_tensor.op_params.offset

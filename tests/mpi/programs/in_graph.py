@@ -159,18 +159,27 @@ class PausingBuilder(GraphBuilder):
     def collective(
         self, kind: str, name: str, axis: str, send: Tensor, *rest: object, **options: object
     ) -> Tensor:
-        return self.paused(super().collective(kind, name, axis, self.paused(send), *rest, **options))
+        if (
+            send.node not in self.pack_specs
+        ):  # packed straight into the peers' memory: nothing may stand in between
+            send = self.paused(send)
+        return self.paused(super().collective(kind, name, axis, send, *rest, **options))
 
 
 def attention() -> None:
+    for ops in ("generic", "fused"):
+        attend(ops, int(sys.argv[2]))
+
+
+def attend(ops: str, repeats: int) -> None:
     heads, head_dim, lengths = 7, 8, (5, 17)
     size = ParallelConfig.from_env(ulysses_degree=3).world_size
     first: Outputs | None = None
-    for context in contexts(ulysses_degree=size):
+    for context in contexts(ulysses_degree=size, ops=ops):
         rank = context.group("ulysses").rank
         random.seed(rank)
         strategy = Ulysses(size, rank)
-        b = PausingBuilder("attention")
+        b = PausingBuilder("attention", ops)
         streams, values = [], {}
         for index, length in enumerate(lengths):
             split = SPSequenceSplit(length, size, rank)
@@ -186,7 +195,8 @@ def attention() -> None:
             with b.scope(f"stream{index}"):
                 b.output(f"out{index}", b.contiguous(strategy.gather(b, out, length)))
         executor = Executor(b, CpuBackend(1), context, degree=size)
-        for _ in range(int(sys.argv[2]) if context.config.comm == "in-graph" else 1):
+        assert bool(b.pack_specs) == (ops == "fused")
+        for _ in range(repeats if context.config.comm == "in-graph" else 1):
             outputs = executor.run(values)
             first = first or outputs
             check_same(f"{context.config.backend} {context.config.comm}", first, outputs)

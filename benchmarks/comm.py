@@ -1,0 +1,84 @@
+"""Ways of running one step over two ranks: who calls the collectives, and what carries them.
+
+    mpiexec -n 2 python benchmarks/comm.py [--model mini] [--pairs 5]
+
+All ways share weights and take turns in one launch, one thread a rank. `exchange_share` is the part of a step that
+world rank 0 spends inside collectives, waiting for a slower peer included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+from typing import Any
+
+import numpy as np
+from measurement import alternate, save, summary
+from random_model import MODELS, RandomCheckpoint, random_request
+
+from edgedit import ParallelConfig, ParallelContext
+from edgedit.models.flux import FluxNetwork, FluxTransformer
+from edgedit.weights.loader import load
+
+WAYS = {
+    f"{comm} {backend}": {"comm": comm, "backend": backend}
+    for comm in ("graph-cut", "in-graph")
+    for backend in ("mpi", "shm")
+}
+REFERENCE = "graph-cut mpi"
+
+
+class Way:
+    """A transformer in a context of its own; keeps the share of each step that was exchange."""
+
+    def __init__(self, model: FluxTransformer, request: dict[str, Any]) -> None:
+        self.model = model
+        self.request = request
+        self.shares: list[float] = []
+
+    def __call__(self) -> np.ndarray:
+        result = self.model(**self.request)
+        (executor,) = self.model._executors.values()
+        times = executor.times
+        self.shares.append(times.wait_s / (times.wait_s + times.compute_s))
+        return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=MODELS, default="mini")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--ops", default="auto", choices=("auto", "fused", "generic"))
+    arguments = parser.parse_args()
+    config = MODELS[arguments.model][0]
+    network = FluxNetwork(config)
+    weights = load(network, RandomCheckpoint(network), "f32")  # type: ignore[arg-type]
+    request = random_request(arguments.model)
+
+    with contextlib.ExitStack() as stack:
+        ways = {}
+        for name, words in WAYS.items():
+            layout = ParallelConfig.from_env(ulysses_degree=2, ops=arguments.ops, **words)
+            context = stack.enter_context(ParallelContext(layout))
+            ways[name] = Way(FluxTransformer(config, network, weights, "f32", 1, context), request)
+        results = [way() for way in ways.values()]
+        assert all(result.tobytes() == results[0].tobytes() for result in results), "the ways differ"
+        seconds = alternate(ways, arguments.pairs, warmup=1)
+        if context.rank == 0:
+            rows = summary(seconds, REFERENCE)
+            for name, way in ways.items():
+                rows[name]["exchange_share"] = round(statistics.median(way.shares[-arguments.pairs :]), 4)
+            measured = {
+                "model": arguments.model,
+                "ranks": 2,
+                "threads": 1,
+                "ops": layout.ops,
+                "pairs": arguments.pairs,
+            }
+            save(f"comm-{arguments.model}-{layout.ops}", measured | {"measured": rows})
+        context.group("world").barrier()
+
+
+if __name__ == "__main__":
+    main()
