@@ -51,6 +51,7 @@ def examine(launch: launcher.Launch) -> dict[str, Any]:
         "ranks": launch.world_size,
         "ranks_here": launch.local_world_size,
         "mpi": _mpi(launch, problems, hints),
+        "shared_memory": _shared_memory(hints),
         "gpus": _gpus(),
         "embedded_model": _embedded_model(problems),
         "packages": _packages(problems),
@@ -116,6 +117,17 @@ def _mpi(launch: launcher.Launch, problems: list[str], hints: list[str]) -> dict
     return found
 
 
+def _shared_memory(hints: list[str]) -> str:
+    """Whether ranks of this host can write into each other's buffers (backend shm)."""
+    try:
+        found = importlib.import_module("edgedit.parallel.shared_memory").probe()
+    except ImportError:
+        return "no: the compiled part of edgedit is missing"
+    if found.startswith("no"):
+        hints.append(f"ranks of this host cannot share memory, so they talk through MPI: {found}")
+    return found
+
+
 def _gpus() -> dict[str, Any]:
     """Devices that the NVIDIA driver sees, or why there are none."""
     if shutil.which("nvidia-smi") is None:
@@ -164,6 +176,8 @@ def _as_text(report: dict[str, Any]) -> str:
         "threads": f"{report['threads']} a rank ({report['cores']} cores, {report['ranks_here']} ranks here)",
         "launcher": f"{report['launcher']}, {report['ranks']} ranks",
         "mpi": f"{mpi['library']}, {mpi['flavour']}, mpi4py {mpi['mpi4py']}" if mpi else "none",
+        "shm": f"{report['shared_memory']} (segments that ranks of this host share)",
+        "comm": "in-graph on the CPU, over shared memory on one host, else MPI; --comm graph-cut is the portable way",
         "gpus": "; ".join(gpus["devices"]) + f" ({gpus['why']})"
         if gpus["devices"]
         else f"none: {gpus['why']}",

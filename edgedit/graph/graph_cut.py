@@ -51,6 +51,7 @@ class GraphCutRunner(Runner):
                 times.compute_s += time.perf_counter() - began
             elif isinstance(step, Start):
                 flights[step.collective] = self._start(step.collective)
+                times.wait_s += time.perf_counter() - began
             elif isinstance(step, Wait):
                 flights.pop(step.collective).wait()
                 times.wait_s += time.perf_counter() - began

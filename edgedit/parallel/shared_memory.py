@@ -44,6 +44,19 @@ def share(nbytes: int, rank: int, exchange: Exchange) -> SharedMemory:
     raise EdgeditError(f"the ranks cannot share memory: {reasons[0]}")
 
 
+def probe() -> str:
+    """How processes of this host can share memory: "unnamed", "named", or "no" with the system's reason."""
+    reason = ""
+    for named in (False, True):
+        try:
+            segment = _native.Segment.create(_TOKEN_NBYTES, named)
+            _native.Segment.open(segment.path, _TOKEN_NBYTES)
+            return "named" if named else "unnamed"
+        except RuntimeError as error:
+            reason = reason or str(error)
+    return f"no: {reason}"
+
+
 def _attempt(
     nbytes: int, rank: int, exchange: Exchange, named: bool
 ) -> tuple[SharedMemory | None, list[str]]:

@@ -18,12 +18,13 @@ def test_everything_needed_is_found_here(capsys):
     assert report["ggml"]["build"]["LLAMAFILE"] in "01"
     assert report["threads"] >= 1
     assert report["ranks"] == 1
+    assert report["shared_memory"] in ("unnamed", "named")
 
 
 def test_the_text_names_what_it_found(capsys):
     assert cli.main(["doctor"]) == 0
     text = capsys.readouterr().out
-    for word in ("LLAMAFILE=", "threads", "launcher", "gpus", "embedded"):
+    for word in ("LLAMAFILE=", "threads", "launcher", "in-graph", "gpus", "embedded"):
         assert word in text
 
 
