@@ -20,9 +20,20 @@ def streams_to_heads(
     layout: SPAllToAll4DBatchLayout,
     streams: Sequence[Sequence[Tensor]],
     axis: str,
-    wire_dtype: str = "f32",
+    wire: str | Sequence[str] = "f32",
 ) -> Tensor:
-    """streams[i][plane] [B, s_i, H, D] -> the joint tensor [B, S, h, planes * D] of this rank's heads."""
+    """streams[i][plane] [B, s_i, H, D] -> the joint tensor [B, S, h, planes * D] of this rank's heads.
+
+    Planes whose types on the wire differ are rounded to them and travel in f32: the same numbers, more bytes.
+    """
+    types = (wire,) * layout.planes if isinstance(wire, str) else tuple(wire)
+    wire_dtype = types[0]
+    if len(set(types)) > 1:
+        streams = [
+            [b.cast(b.cast(b.contiguous(x), dtype), "f32") for x, dtype in zip(planes, types, strict=True)]
+            for planes in streams
+        ]
+        wire_dtype = "f32"
     send = b.empty((sum(layout.send_counts),), "send")
     for copy in layout.sequence_side():
         send = _into_buffer(b, send, streams[copy.stream][copy.plane], copy)

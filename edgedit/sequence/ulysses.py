@@ -20,18 +20,26 @@ WIRE_DTYPES = ("f32", "f16", "bf16")
 class Ulysses(AttentionStrategy):
     """Over the `degree` ranks of a mesh axis, of which this is number `rank`.
 
-    wire_dtype  type on the wire; results are f32 again
+    wire_dtype  type on the wire, of all or of q, k and v each; results are f32 again and come back in the type of v
     mode        how tokens are shared, see SPSequenceSplit
     """
 
     def __init__(
-        self, degree: int, rank: int, wire_dtype: str = "f32", mode: str = "uneven", axis: str = "ulysses"
+        self,
+        degree: int,
+        rank: int,
+        wire_dtype: str | Sequence[str] = "f32",
+        mode: str = "uneven",
+        axis: str = "ulysses",
     ) -> None:
-        if wire_dtype not in WIRE_DTYPES:
-            raise ValueError(f"wire dtype {wire_dtype!r} is none of {', '.join(WIRE_DTYPES)}")
+        wire = (wire_dtype,) * fused.PLANES if isinstance(wire_dtype, str) else tuple(wire_dtype)
+        if len(wire) != fused.PLANES or not set(wire) <= set(WIRE_DTYPES):
+            raise ValueError(
+                f"wire dtype {wire_dtype!r} is none of {', '.join(WIRE_DTYPES)}, nor one of them for each of q, k, v"
+            )
         self.degree = degree
         self.rank = rank
-        self.wire_dtype = wire_dtype
+        self.wire = wire
         self.mode = mode
         self.axis = axis
 
@@ -70,18 +78,18 @@ class Ulysses(AttentionStrategy):
             Direction.SEQ_TO_HEAD, splits, num_heads, head_dim, planes=3, batch=batch
         )
         outward = SPAllToAll4DBatchLayout(Direction.HEAD_TO_SEQ, splits, num_heads, head_dim, batch=batch)
-        exchange = fused.exchange_of(inward, (self.wire_dtype,) * fused.PLANES)
+        exchange = fused.exchange_of(inward, self.wire)
         if fused.fuses(b, exchange, streams):
             joint = fused.attend(b, fused.streams_to_heads(b, inward, exchange, streams, self.axis))
-            back = fused.exchange_of(outward, (self.wire_dtype,))
+            back = fused.exchange_of(outward, self.wire[-1:])
             outputs = fused.heads_to_streams(b, outward, back, joint, self.axis)
         else:
             prepared = [stream.prepared(b) for stream in streams]
-            joint = streams_to_heads(b, inward, prepared, self.axis, self.wire_dtype)
+            joint = streams_to_heads(b, inward, prepared, self.axis, self.wire)
             q, k, v = b.split(joint, 3, axis=3)  # [B, S, h, D] each
             attended = b.attention(q, k, v)
             joint = b.reshape(attended, (batch, inward.global_length, inward.num_local_heads, head_dim))
-            outputs = heads_to_streams(b, outward, joint, self.axis, self.wire_dtype)
+            outputs = heads_to_streams(b, outward, joint, self.axis, self.wire[-1])
         return [b.reshape(x, (batch, x.shape[1], num_heads * head_dim)) for x in outputs]
 
     def _split_of(self, length: int) -> SPSequenceSplit:

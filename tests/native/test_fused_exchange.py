@@ -253,6 +253,24 @@ def test_planes_of_unlike_types_share_a_wire(size):
         np.testing.assert_array_equal(out["v"][0], v)
 
 
+@pytest.mark.parametrize("wire", ["bf16", ("f16", "f16", "f32"), ("f32", "bf16", "f16")])
+def test_attention_rounds_as_its_generic_twin_does(wire):
+    streams = Streams(3, (5, 11), 4, 16, batch=2)
+    results = []
+    for ops in ("fused", "generic"):
+
+        def build(b, rank, ops=ops):
+            b.ops = ops
+            outputs = Ulysses(3, rank, wire).attention(b, streams.add(b, rank, False, False))
+            for i, out in enumerate(outputs):
+                b.output(f"out{i}", out)
+
+        results.append(on_ranks(3, build, streams.values))
+    for fused_rank, generic_rank in zip(*results, strict=True):
+        for name, out in fused_rank.items():
+            np.testing.assert_array_equal(out, generic_rank[name])
+
+
 def test_one_rank_needs_no_exchange():
     streams = Streams(1, (5, 11, 2), 3, 16, batch=2)
 
