@@ -66,7 +66,7 @@ class NativeCalls:
         """Raise what ended the run, after closing the context because of it."""
         code, number, missing, text = self._program.failure()
         monitor = self._monitor
-        call = self._numbered(self._numbers.index(number)) if number >= 0 else None
+        call = self._call_at_end(number)
         if code == _INTERRUPTED:
             self._raise_interrupt(call)
         if code == _TRANSPORT:
@@ -80,6 +80,13 @@ class NativeCalls:
         elif code == _DEADLINE:
             text = f"waiting for ranks {missing} took too long"
         raise monitor.failed(CollectiveError(monitor.describe(call, text or f"ended with code {code}")))
+
+    def _call_at_end(self, number: int) -> Call | None:
+        """The call that failed; for a run that ended in between (`number` is -1), the one that was to come next."""
+        if not self._calls:
+            return None
+        last = len(self._calls) - 1
+        return self._numbered(self._numbers.index(number) if number >= 0 else min(self._program.started, last))
 
     def _numbered(self, position: int) -> Call:
         """The call at a position of this run, with its number in its group."""
