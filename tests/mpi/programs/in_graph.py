@@ -194,7 +194,7 @@ def attend(ops: str, repeats: int) -> None:
         for index, (out, length) in enumerate(zip(strategy.attention(b, streams), lengths, strict=True)):
             with b.scope(f"stream{index}"):
                 b.output(f"out{index}", b.contiguous(strategy.gather(b, out, length)))
-        executor = Executor(b, CpuBackend(1), context, degree=size)
+        executor = Executor(b, CpuBackend(2), context, degree=size)
         assert bool(b.pack_specs) == (ops == "fused")
         for _ in range(repeats if context.config.comm == "in-graph" else 1):
             outputs = executor.run(values)
