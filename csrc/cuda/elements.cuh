@@ -65,14 +65,20 @@ __device__ inline void store(void* base, DType type, std::int64_t index, const P
     }
 }
 
-/// Moves elements of one type without looking at them: the bits of a NaN stay what they are.
-template <int Count> __device__ inline void copy(void* to, const void* from, DType type, std::int64_t index) {
-    if (type == DType::f32) {
-        using Bits = Raw<std::uint32_t, Count>;
-        reinterpret_cast<Bits*>(to)[index / Count] = reinterpret_cast<const Bits*>(from)[index / Count];
+/// `lanes` threads move `units` neighbouring units, each thread every `lanes`-th, so that they touch memory side by side.
+template <typename Unit> __device__ inline void copy_units(void* to, const void* from, int units, int lane, int lanes) {
+    for (int i = lane; i < units; i += lanes) static_cast<Unit*>(to)[i] = static_cast<const Unit*>(from)[i];
+}
+
+/// Moves `count` elements of one type without looking at them: the bits of a NaN stay what they are. Both sides are
+/// aligned for `Count` elements or for 16 bytes, whichever is less.
+template <int Count> __device__ inline void copy(void* to, const void* from, DType type, int count, int lane, int lanes) {
+    if constexpr (Count == 8) {
+        copy_units<uint4>(to, from, count * static_cast<int>(ops::itemsize(type)) / 16, lane, lanes);
+    } else if (type == DType::f32) {
+        copy_units<Raw<std::uint32_t, Count>>(to, from, count / Count, lane, lanes);
     } else {
-        using Bits = Raw<std::uint16_t, Count>;
-        reinterpret_cast<Bits*>(to)[index / Count] = reinterpret_cast<const Bits*>(from)[index / Count];
+        copy_units<Raw<std::uint16_t, Count>>(to, from, count / Count, lane, lanes);
     }
 }
 

@@ -1,4 +1,4 @@
-// The one thing that edgedit knows of ggml's private structures, and where that is checked.
+// What edgedit knows of ggml's private structures: these few fields. check_backend (fence.hpp) makes sure of them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,6 +10,11 @@ namespace edgedit::cuda {
 struct EventLayout {
     ggml_backend_dev_t device;
     void* context;
+};
+
+/// The first field of ggml_backend_reg.
+struct RegistryLayout {
+    int api_version;
 };
 
 inline cudaEvent_t native(ggml_backend_event_t event) {

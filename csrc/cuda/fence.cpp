@@ -11,6 +11,7 @@ namespace edgedit::cuda {
 namespace {
 
 constexpr const char* kGgmlVersion = "0.15.3";
+constexpr int kApiVersion = 2;
 
 ggml_backend_event_t new_event(ggml_backend_t backend) {
     const ggml_backend_event_t event = ggml_backend_event_new(ggml_backend_get_device(backend));
@@ -27,8 +28,13 @@ void check_backend(ggml_backend_t backend) {
         throw DeviceError(std::string("ggml ") + ggml_version() + " is loaded; edgedit's CUDA extension knows the events of ggml " + kGgmlVersion);
     }
     const ggml_backend_dev_t device = ggml_backend_get_device(backend);
-    const char* registry = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
-    if (std::strcmp(registry, "CUDA") != 0) throw DeviceError(std::string("backend ") + registry + " is not CUDA");
+    const ggml_backend_reg_t registry = ggml_backend_dev_backend_reg(device);
+    const char* name = ggml_backend_reg_name(registry);
+    if (std::strcmp(name, "CUDA") != 0) throw DeviceError(std::string("backend ") + name + " is not CUDA");
+    const int api_version = reinterpret_cast<const RegistryLayout*>(registry)->api_version;
+    if (api_version != kApiVersion) {
+        throw DeviceError("ggml's backends have interface " + std::to_string(api_version) + ", not " + std::to_string(kApiVersion));
+    }
     const ggml_backend_event_t event = new_event(backend);
     const bool as_expected = reinterpret_cast<const EventLayout*>(event)->device == device;
     const cudaError_t usable = as_expected ? cudaEventQuery(native(event)) : cudaSuccess;

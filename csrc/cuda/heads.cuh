@@ -19,7 +19,7 @@ template <int Count, int Units>
 __device__ inline void move_head(const Head& head, int head_dim, int lane, int lanes, float eps) {
     const bool plain = head.norm == nullptr && head.table == nullptr;
     if (plain && head.from != nullptr && head.to_type == head.from_type) {
-        for (int i = lane * Count; i < head_dim; i += lanes * Count) copy<Count>(head.to, head.from, head.to_type, i);
+        copy<Count>(head.to, head.from, head.to_type, head_dim, lane, lanes);
         return;
     }
     Pack<Count> packs[Units];
