@@ -80,7 +80,7 @@ shapes = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(shapes)
 def test_tokens_become_heads_with_streams_in_joint_order(shape):
     size, planes = shape["size"], shape["planes"]
@@ -109,7 +109,7 @@ def test_tokens_become_heads_with_streams_in_joint_order(shape):
         np.testing.assert_array_equal(result, expected)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(shapes)
 def test_heads_become_tokens_again(shape):
     size = shape["size"]
