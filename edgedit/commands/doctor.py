@@ -19,7 +19,7 @@ from edgedit.errors import EdgeditError
 from edgedit.parallel.mpi_library import describe_mpi
 
 REQUIRED = ("ggml-python", "numpy", "pillow", "tokenizers", "tqdm")
-OPTIONAL = ("mpi4py", "mpich", "sentencepiece", "matplotlib", "cupy-cuda12x", "cupy-cuda13x")
+OPTIONAL = ("mpi4py", "mpich", "matplotlib", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
