@@ -32,7 +32,8 @@ inline std::size_t segment_nbytes(int ranks, int slots) {
 }
 
 inline std::int64_t block_nbytes(int number, int sender, int receiver) {
-    const std::uint32_t mixed = (static_cast<std::uint32_t>(number) * 2654435761u) ^ (static_cast<std::uint32_t>(sender * 31 + receiver) * 40503u);
+    const auto pair = static_cast<std::uint32_t>(sender * 31 + receiver);
+    const std::uint32_t mixed = (static_cast<std::uint32_t>(number) * 2654435761u) ^ (pair * 40503u);
     return mixed % 5 == 0 ? 0 : static_cast<std::int64_t>(mixed >> 7) % kMaxBlock;
 }
 
@@ -71,7 +72,8 @@ class Rank {
     }
 
     std::int64_t slot_offset(int number) const {
-        return static_cast<std::int64_t>(ShmTransport::slots_offset(ranks_, slots_)) + number % slots_ * ranks_ * kMaxBlock;
+        const auto begin = static_cast<std::int64_t>(ShmTransport::slots_offset(ranks_, slots_));
+        return begin + number % slots_ * ranks_ * kMaxBlock;
     }
 
     void pause(bool hasty) {

@@ -17,7 +17,8 @@ namespace {
 class Ranks {
   public:
     Ranks(int ranks, int slots) : slots_(slots) {
-        for (int rank = 0; rank < ranks; ++rank) segments_.push_back(Segment::create(segment_nbytes(ranks, slots), false));
+        const std::size_t nbytes = segment_nbytes(ranks, slots);
+        for (int rank = 0; rank < ranks; ++rank) segments_.push_back(Segment::create(nbytes, false));
         void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         CHECK(memory != MAP_FAILED, "no shared memory");
         signs_ = static_cast<std::int32_t*>(memory); // [ranks]: has left; [ranks]: trouble

@@ -47,6 +47,35 @@ void check_slots(int ranks, int slots, int count, int hasty_rank) {
     std::printf("%d threads, %d slots: %d exchanges\n", ranks, slots, count);
 }
 
+/// What one rank sends and receives in one exchange over rings.
+struct Trade {
+    std::vector<std::byte> sent, received;
+    std::uint64_t ticket;
+
+    Trade(Channels& channels, int rank, int ranks, int number)
+        : sent(static_cast<std::size_t>(ranks * kMaxBlock)), received(sent.size()) {
+        std::vector<Block> blocks;
+        for (int peer = 0; peer < ranks; ++peer) {
+            const std::int64_t begin = peer * kMaxBlock, nbytes = block_nbytes(number, rank, peer);
+            for (std::int64_t i = 0; i < nbytes; ++i) {
+                sent[static_cast<std::size_t>(begin + i)] = std::byte{value(number, rank, peer, i)};
+            }
+            blocks.push_back({begin, nbytes, begin, block_nbytes(number, peer, rank), 0});
+        }
+        ticket = channels.post(sent.data(), received.data(), blocks);
+    }
+
+    void check(int rank, int ranks, int number) const {
+        for (int peer = 0; peer < ranks; ++peer) {
+            for (std::int64_t i = 0; i < block_nbytes(number, peer, rank); ++i) {
+                const std::byte got = received[static_cast<std::size_t>(peer * kMaxBlock + i)];
+                CHECK(got == std::byte{value(number, peer, rank, i)}, "rank %d, exchange %d, from %d, byte %ld", rank,
+                      number, peer, static_cast<long>(i));
+            }
+        }
+    }
+};
+
 /// Every rank posts two exchanges at a time and waits for the later one first; blocks are longer than the rings.
 void check_rings(int ranks, int count) {
     constexpr std::size_t kRing = 256;
@@ -55,31 +84,13 @@ void check_rings(int ranks, int count) {
     on_threads(ranks, [&](int rank) {
         Channels channels(rank, addresses(inboxes), kRing);
         for (int number = 0; number < count; number += 2) {
-            std::vector<std::byte> sent[2], received[2];
-            std::uint64_t tickets[2];
-            for (const int later : {0, 1}) {
-                sent[later].resize(static_cast<std::size_t>(ranks * kMaxBlock));
-                received[later].resize(sent[later].size());
-                std::vector<Block> blocks;
-                for (int peer = 0; peer < ranks; ++peer) {
-                    const std::int64_t nbytes = block_nbytes(number + later, rank, peer);
-                    for (std::int64_t i = 0; i < nbytes; ++i) {
-                        sent[later][static_cast<std::size_t>(peer * kMaxBlock + i)] = std::byte{value(number + later, rank, peer, i)};
-                    }
-                    blocks.push_back({peer * kMaxBlock, nbytes, peer * kMaxBlock, block_nbytes(number + later, peer, rank), 0});
-                }
-                tickets[later] = channels.post(sent[later].data(), received[later].data(), blocks);
+            const Trade first(channels, rank, ranks, number), second(channels, rank, ranks, number + 1);
+            for (const Trade* trade : {&second, &first}) {
+                while (!channels.test(trade->ticket)) std::this_thread::yield();
+                CHECK(channels.missing(trade->ticket).empty(), "done, yet something is missing");
             }
-            for (const int later : {1, 0}) {
-                while (!channels.test(tickets[later])) std::this_thread::yield();
-                CHECK(channels.missing(tickets[later]).empty(), "done, yet something is missing");
-                for (int peer = 0; peer < ranks; ++peer) {
-                    for (std::int64_t i = 0; i < block_nbytes(number + later, peer, rank); ++i) {
-                        CHECK(received[later][static_cast<std::size_t>(peer * kMaxBlock + i)] == std::byte{value(number + later, peer, rank, i)},
-                              "rank %d, exchange %d, from %d, byte %ld", rank, number + later, peer, static_cast<long>(i));
-                    }
-                }
-            }
+            first.check(rank, ranks, number);
+            second.check(rank, ranks, number + 1);
         }
     });
     std::printf("%d threads over rings: %d exchanges\n", ranks, count);

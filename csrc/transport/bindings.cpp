@@ -73,7 +73,8 @@ void raise_interrupt() {
 class BoundProgram {
   public:
     BoundProgram(Address signs, int world_size, bool with_signals)
-        : program_(Watch{pointer<const std::int32_t*>(signs), world_size, with_signals ? run_signal_handlers : nullptr, 0}) {}
+        : program_(Watch{pointer<const std::int32_t*>(signs), world_size,
+                         with_signals ? run_signal_handlers : nullptr, 0}) {}
 
     Program& operator*() { return program_; }
     Program* operator->() { return &program_; }
@@ -134,17 +135,21 @@ void register_programs(py::module_& module) {
         .def("add_collective", [](BoundProgram& self, int exchange) { return self->add_collective(exchange); })
         .def("add_all_reduce", &BoundProgram::add_all_reduce, py::arg("parts"), py::arg("whole"), py::arg("element"),
              py::arg("reduce"), py::arg("ranks"), py::arg("count"))
-        .def("release_at_start", [](BoundProgram& self, int collective, int exchange) { self->release_at_start(collective, exchange); })
-        .def("release_at_wait", [](BoundProgram& self, int collective, int exchange) { self->release_at_wait(collective, exchange); })
+        .def("release_at_start",
+             [](BoundProgram& self, int collective, int exchange) { self->release_at_start(collective, exchange); })
+        .def("release_at_wait",
+             [](BoundProgram& self, int collective, int exchange) { self->release_at_wait(collective, exchange); })
         .def("node", &BoundProgram::node)
         .def("producer", &BoundProgram::producer, py::arg("collective"), py::arg("run"), py::arg("userdata"))
-        .def("target", [](BoundProgram& self, int collective, int peer) { return address(self->target(collective, peer)); })
+        .def("target",
+             [](BoundProgram& self, int collective, int peer) { return address(self->target(collective, peer)); })
         .def("begin", [](BoundProgram& self) { self->begin(); })
         .def("end", [](BoundProgram& self) { self->end(); })
         .def("failure",
              [](BoundProgram& self) {
                  const Failure& failure = self->failure();
-                 return std::make_tuple(static_cast<int>(failure.code), failure.collective, failure.missing, failure.text);
+                 return std::make_tuple(static_cast<int>(failure.code), failure.collective, failure.missing,
+                                        failure.text);
              })
         .def_property_readonly("address", [](BoundProgram& self) { return address(&*self); })
         .def_property_readonly("exchange_s", [](BoundProgram& self) { return self->exchange_s(); })

@@ -30,7 +30,8 @@ std::uint64_t Channels::post(const std::byte* send, std::byte* recv, const std::
         if (static_cast<int>(peer) == rank_) {
             const std::byte* source = send + block.send_offset;
             std::byte* target = recv + block.recv_offset;
-            if (block.send_nbytes > 0 && source != target) std::memcpy(target, source, static_cast<std::size_t>(block.send_nbytes));
+            const auto count = static_cast<std::size_t>(block.send_nbytes);
+            if (count > 0 && source != target) std::memcpy(target, source, count);
             continue;
         }
         if (block.send_nbytes > 0) { // a queue holds pieces to write and pieces to read alike; these are only read
@@ -69,20 +70,19 @@ std::vector<int> Channels::missing(std::uint64_t number) const {
     return peers;
 }
 
-void Channels::push(int peer) {
-    auto& queue = outgoing_[static_cast<std::size_t>(peer)];
-    if (queue.empty()) return;
-    Ring& to = ring(peer, rank_);
-    std::uint32_t written = to.written.value.load(std::memory_order_relaxed);
+/// Copy as much of the queue as the ring allows; `position` is the place of this side, `room(position)` how many bytes
+/// it may go on by.
+template <typename Room, typename Copy>
+void Channels::advance(std::deque<Piece>& queue, Counter& position, const Room& room, const Copy& copy) {
+    std::uint32_t moved = position.value.load(std::memory_order_relaxed);
     while (!queue.empty()) {
-        const std::size_t room = ring_nbytes_ - (written - to.read.value.load(std::memory_order_acquire));
-        const std::size_t begin = written & (ring_nbytes_ - 1);
         Piece& piece = queue.front();
-        const std::size_t count = std::min({room, ring_nbytes_ - begin, static_cast<std::size_t>(piece.nbytes)});
+        const std::size_t at = moved & (ring_nbytes_ - 1);
+        const std::size_t count = std::min({room(moved), ring_nbytes_ - at, static_cast<std::size_t>(piece.nbytes)});
         if (count == 0) return;
-        std::memcpy(ring_data(peer, rank_) + begin, piece.memory, count);
-        written += static_cast<std::uint32_t>(count);
-        to.written.value.store(written, std::memory_order_release);
+        copy(at, piece.memory, count);
+        moved += static_cast<std::uint32_t>(count);
+        position.value.store(moved, std::memory_order_release);
         piece.memory += count;
         piece.nbytes -= static_cast<std::int64_t>(count);
         if (piece.nbytes == 0) {
@@ -92,27 +92,20 @@ void Channels::push(int peer) {
     }
 }
 
+void Channels::push(int peer) {
+    Ring& to = ring(peer, rank_);
+    std::byte* data = ring_data(peer, rank_);
+    advance(outgoing_[static_cast<std::size_t>(peer)], to.written, [&](std::uint32_t written) {
+        return ring_nbytes_ - (written - to.read.value.load(std::memory_order_acquire));
+    }, [&](std::size_t at, std::byte* memory, std::size_t count) { std::memcpy(data + at, memory, count); });
+}
+
 void Channels::pull(int peer) {
-    auto& queue = incoming_[static_cast<std::size_t>(peer)];
-    if (queue.empty()) return;
     Ring& from = ring(rank_, peer);
-    std::uint32_t read = from.read.value.load(std::memory_order_relaxed);
-    while (!queue.empty()) {
-        const std::size_t available = from.written.value.load(std::memory_order_acquire) - read;
-        const std::size_t begin = read & (ring_nbytes_ - 1);
-        Piece& piece = queue.front();
-        const std::size_t count = std::min({available, ring_nbytes_ - begin, static_cast<std::size_t>(piece.nbytes)});
-        if (count == 0) return;
-        std::memcpy(piece.memory, ring_data(rank_, peer) + begin, count);
-        read += static_cast<std::uint32_t>(count);
-        from.read.value.store(read, std::memory_order_release);
-        piece.memory += count;
-        piece.nbytes -= static_cast<std::int64_t>(count);
-        if (piece.nbytes == 0) {
-            finish(piece.number);
-            queue.pop_front();
-        }
-    }
+    const std::byte* data = ring_data(rank_, peer);
+    advance(incoming_[static_cast<std::size_t>(peer)], from.read, [&](std::uint32_t read) {
+        return static_cast<std::size_t>(from.written.value.load(std::memory_order_acquire) - read);
+    }, [&](std::size_t at, std::byte* memory, std::size_t count) { std::memcpy(memory, data + at, count); });
 }
 
 void Channels::finish(std::uint64_t number) { --pieces_left_[static_cast<std::size_t>(number - first_number_)]; }

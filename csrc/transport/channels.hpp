@@ -41,6 +41,8 @@ class Channels {
 
     Ring& ring(int reader, int writer) const;
     std::byte* ring_data(int reader, int writer) const;
+    template <typename Room, typename Copy>
+    void advance(std::deque<Piece>& queue, Counter& position, const Room& room, const Copy& copy);
     void push(int peer);
     void pull(int peer);
     void finish(std::uint64_t number);

@@ -27,6 +27,14 @@ int Program::add_all_reduce(int parts, int whole, Reduction reduction) {
     return static_cast<int>(collectives_.size()) - 1;
 }
 
+void Program::release_at_start(int collective, int exchange) {
+    collectives_[index(collective)].at_start.push_back(exchange);
+}
+
+void Program::release_at_wait(int collective, int exchange) {
+    collectives_[index(collective)].at_wait.push_back(exchange);
+}
+
 void Program::begin() {
     failure_ = {};
     failed_.store(false);

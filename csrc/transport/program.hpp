@@ -37,8 +37,8 @@ class Program {
     /// receive tensor.
     int add_all_reduce(int parts, int whole, Reduction reduction);
     /// `exchange` has no reader any more when the collective begins, or when it is waited for.
-    void release_at_start(int collective, int exchange) { collectives_[index(collective)].at_start.push_back(exchange); }
-    void release_at_wait(int collective, int exchange) { collectives_[index(collective)].at_wait.push_back(exchange); }
+    void release_at_start(int collective, int exchange);
+    void release_at_wait(int collective, int exchange);
 
     // Running, on thread 0 of the graph unless said otherwise.
 

@@ -77,10 +77,11 @@ std::vector<int> ShmTransport::missing(const Exchange& exchange) const {
     for (int peer = 0; peer < size(); ++peer) {
         const Block& block = exchange.blocks[static_cast<std::size_t>(peer)];
         if (peer == rank_) continue;
-        const bool absent = exchange.acquired
-                                ? block.recv_nbytes > 0 && !posted(rank_, exchange.slot, peer).reached(exchange.sequence)
-                                : block.send_nbytes > 0 && !released(peer, exchange.slot).reached(exchange.sequence - 1);
-        if (absent) peers.push_back(peer);
+        const bool unreleased =
+            block.send_nbytes > 0 && !released(peer, exchange.slot).reached(exchange.sequence - 1);
+        const bool unposted =
+            block.recv_nbytes > 0 && !posted(rank_, exchange.slot, peer).reached(exchange.sequence);
+        if (exchange.acquired ? unposted : unreleased) peers.push_back(peer);
     }
     return peers;
 }
