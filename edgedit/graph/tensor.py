@@ -43,6 +43,13 @@ class Tensor:
         return bool(_ggml.lib.ggml_is_contiguous(self.pointer))
 
     @property
+    def is_padded_1d(self) -> bool:
+        """Rows may be apart, but all by the same distance: ggml's word for what some operations ask for."""
+        contents = self.pointer.contents
+        ne, nb = contents.ne, contents.nb
+        return nb[2] == nb[1] * ne[1] and nb[3] == nb[2] * ne[2]
+
+    @property
     def strides(self) -> tuple[int, ...]:
         """Bytes between neighbours along each axis, numpy order."""
         return tuple(self.pointer.contents.nb[self.ndim - 1 - axis] for axis in range(self.ndim))

@@ -55,6 +55,12 @@ def test_scale_takes_a_strided_view():
     close(run_graph(lambda b, x: b.scale(b.slice(x, 1, 2, 5), 2.0, 1.0), x), x[:, 2:5] * 2 + 1)
 
 
+def test_scale_takes_one_row_out_of_many():
+    """Contiguous for ggml, since axes of length one do not count, and yet not packed."""
+    x = random(3, 4, 8)
+    close(run_graph(lambda b, x: b.scale(b.slice(b.slice(x, 0, 1, 2), 1, 2, 3), 2.0), x), x[1:2, 2:3] * 2)
+
+
 # layout
 
 

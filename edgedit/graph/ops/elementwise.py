@@ -28,7 +28,8 @@ class ElementwiseOps(Recorder):
 
     def scale(self, x: Tensor, factor: float, bias: float = 0.0) -> Tensor:
         """x * factor + bias."""
-        x = self.contiguous(x)  # ggml's scale takes packed rows only
+        if not x.is_contiguous or not x.is_padded_1d:  # ggml's scale asks for both
+            x = self._emit(lib.ggml_cont(self._context, x.pointer), x.shape, "contiguous")
         return self._emit(lib.ggml_scale_bias(self._context, x.pointer, factor, bias), x.shape, "scale")
 
     def silu(self, x: Tensor) -> Tensor:
