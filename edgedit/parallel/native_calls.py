@@ -86,7 +86,9 @@ class NativeCalls:
         if not self._calls:
             return None
         last = len(self._calls) - 1
-        return self._numbered(self._numbers.index(number) if number >= 0 else min(self._program.started, last))
+        return self._numbered(
+            self._numbers.index(number) if number >= 0 else min(self._program.started, last)
+        )
 
     def _numbered(self, position: int) -> Call:
         """The call at a position of this run, with its number in its group."""
