@@ -19,13 +19,13 @@ from edgedit.graph.executor import Executor
 from edgedit.graph.schedule import Schedule
 from edgedit.graph.tensor import Tensor
 from edgedit.models.config import known_fields
-from edgedit.models.flux_blocks import DoubleBlock, SingleBlock, modulate
+from edgedit.models.flux_blocks import DoubleBlock, JointSequence, SingleBlock, modulate
 from edgedit.models.flux_inputs import TIMESTEP_CHANNELS, positions, rope_periods, timestep_channels
 from edgedit.models.layers import Linear
 from edgedit.models.model import Model
 from edgedit.models.module import Module
 from edgedit.sequence.choice import strategy_for
-from edgedit.sequence.strategy import AttentionStrategy, Rope
+from edgedit.sequence.strategy import Rope
 from edgedit.weights.outline import outline
 
 SUPPORTED_AXES = ("cfg", "ulysses")
@@ -126,25 +126,22 @@ class FluxNetwork(Module):
     def forward(
         self,
         b: GraphBuilder,
-        strategy: AttentionStrategy,
+        joint: JointSequence,
         img: Tensor,  # [B, S_img, in_channels]
         txt: Tensor,  # [B, S_txt, joint_attention_dim]
         vec: Tensor,  # [B, C]
-        img_rope: Rope,
-        txt_rope: Rope,
     ) -> Tensor:
-        lengths = (txt.shape[1], img.shape[1])
-        img = self.x_embedder(b, strategy.split(b, img, 1))
-        txt = self.context_embedder(b, strategy.split(b, txt, 1))
+        img = self.x_embedder(b, joint.strategy.split(b, img, 1))
+        txt = self.context_embedder(b, joint.strategy.split(b, txt, 1))
         vec = b.silu(vec)
         for double in self.transformer_blocks:
-            txt, img = double(b, strategy, txt, img, vec, lengths, (txt_rope, img_rope))
+            txt, img = double(b, joint, txt, img, vec)
         x = b.concat([txt, img], 1)
         for single in self.single_transformer_blocks:
-            x = single(b, strategy, x, txt.shape[1], vec, lengths, (txt_rope, img_rope))
+            x = single(b, joint, x, txt.shape[1], vec)
         img = b.slice(x, 1, txt.shape[1], x.shape[1])
         out = self.proj_out(b, self.norm_out(b, img, vec))
-        return strategy.gather(b, out, lengths[1])
+        return joint.strategy.gather(b, out, joint.lengths[1])
 
 
 class FluxTransformer(Model):
@@ -266,9 +263,11 @@ class _GraphOfStep:
         periods = tuple(
             b.constant(f"periods{a}", rope_periods(d)) for a, d in enumerate(config.axes_dims_rope)
         )
-        ropes = []
-        for name, tokens in (("img_positions", self.image_tokens), ("txt_positions", self.text_tokens)):
-            whole = b.input(name, (len(periods), tokens), "i32")
-            ropes.append(Rope(strategy.split(b, whole, 1), periods))
+
+        def rope(name: str, tokens: int) -> Rope:
+            return Rope(strategy.split(b, b.input(name, (len(periods), tokens), "i32"), 1), periods)
+
+        ropes = (rope("txt_positions", self.text_tokens), rope("img_positions", self.image_tokens))
+        joint = JointSequence(strategy, (self.text_tokens, self.image_tokens), ropes)
         vec = self.network.time_text_embed(b, timestep, guidance, pooled)
-        b.output("velocity", self.network(b, strategy, img, txt, vec, *ropes))
+        b.output("velocity", self.network(b, joint, img, txt, vec))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
 from edgedit.models.layers import Linear, RMSNorm
@@ -11,7 +13,14 @@ from edgedit.sequence.strategy import AttentionStrategy, Rope, Stream
 NORM_EPS = 1e-6
 MLP_RATIO = 4
 
-Pair = tuple[int, int]
+
+@dataclass(frozen=True, slots=True)
+class JointSequence:
+    """What attention needs to know of the two streams, text first, besides their tokens."""
+
+    strategy: AttentionStrategy
+    lengths: tuple[int, int]  # of the whole streams
+    ropes: tuple[Rope, Rope]
 
 
 def modulate(b: GraphBuilder, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -64,42 +73,32 @@ class JointAttention(Module):
         self.to_add_out = Linear(dim, dim)
 
     def forward(
-        self,
-        b: GraphBuilder,
-        strategy: AttentionStrategy,
-        txt: Tensor,
-        img: Tensor,
-        lengths: Pair,
-        ropes: tuple[Rope, Rope],
+        self, b: GraphBuilder, joint: JointSequence, txt: Tensor, img: Tensor
     ) -> tuple[Tensor, Tensor]:
         def heads(x: Tensor) -> Tensor:  # [B, s, C] -> [B, s, H, D]
             return b.reshape(x, (*x.shape[:2], self.heads, self.head_dim))
 
-        txt_out, img_out = strategy.attention(
-            b,
-            [
-                Stream(
-                    heads(self.add_q_proj(b, txt)),
-                    heads(self.add_k_proj(b, txt)),
-                    heads(self.add_v_proj(b, txt)),
-                    lengths[0],
-                    ropes[0],
-                    self.norm_added_q.weight.on(b),
-                    self.norm_added_k.weight.on(b),
-                    NORM_EPS,
-                ),
-                Stream(
-                    heads(self.to_q(b, img)),
-                    heads(self.to_k(b, img)),
-                    heads(self.to_v(b, img)),
-                    lengths[1],
-                    ropes[1],
-                    self.norm_q.weight.on(b),
-                    self.norm_k.weight.on(b),
-                    NORM_EPS,
-                ),
-            ],
+        txt_stream = Stream(
+            heads(self.add_q_proj(b, txt)),
+            heads(self.add_k_proj(b, txt)),
+            heads(self.add_v_proj(b, txt)),
+            joint.lengths[0],
+            joint.ropes[0],
+            self.norm_added_q.weight.on(b),
+            self.norm_added_k.weight.on(b),
+            NORM_EPS,
         )
+        img_stream = Stream(
+            heads(self.to_q(b, img)),
+            heads(self.to_k(b, img)),
+            heads(self.to_v(b, img)),
+            joint.lengths[1],
+            joint.ropes[1],
+            self.norm_q.weight.on(b),
+            self.norm_k.weight.on(b),
+            NORM_EPS,
+        )
+        txt_out, img_out = joint.strategy.attention(b, [txt_stream, img_stream])
         return self.to_add_out(b, txt_out), self.to_out[0](b, img_out)
 
 
@@ -115,28 +114,18 @@ class DoubleBlock(Module):
         self.ff_context = FeedForward(dim)
 
     def forward(
-        self,
-        b: GraphBuilder,
-        strategy: AttentionStrategy,
-        txt: Tensor,
-        img: Tensor,
-        vec: Tensor,
-        lengths: Pair,
-        ropes: tuple[Rope, Rope],
+        self, b: GraphBuilder, joint: JointSequence, txt: Tensor, img: Tensor, vec: Tensor
     ) -> tuple[Tensor, Tensor]:
         txt_shift, txt_scale, txt_gate, txt_mlp_shift, txt_mlp_scale, txt_mlp_gate = self.norm1_context(
             b, vec
         )
         img_shift, img_scale, img_gate, img_mlp_shift, img_mlp_scale, img_mlp_gate = self.norm1(b, vec)
 
-        txt_out, img_out = self.attn(
-            b,
-            strategy,
+        txt_normed, img_normed = (
             modulate(b, txt, txt_scale, txt_shift),
             modulate(b, img, img_scale, img_shift),
-            lengths,
-            ropes,
         )
+        txt_out, img_out = self.attn(b, joint, txt_normed, img_normed)
 
         txt = b.gated_residual(txt, txt_gate, txt_out)
         txt = b.gated_residual(
@@ -156,24 +145,17 @@ class SelfAttention(Module):
         self.to_q, self.to_k, self.to_v = (Linear(dim, dim) for _ in range(3))
         self.norm_q, self.norm_k = RMSNorm(head_dim, NORM_EPS), RMSNorm(head_dim, NORM_EPS)
 
-    def forward(
-        self,
-        b: GraphBuilder,
-        strategy: AttentionStrategy,
-        x: Tensor,  # [B, s_txt + s_img, C]
-        local_txt: int,
-        lengths: Pair,
-        ropes: tuple[Rope, Rope],
-    ) -> Tensor:
+    def forward(self, b: GraphBuilder, joint: JointSequence, x: Tensor, local_txt: int) -> Tensor:
+        """x [B, s_txt + s_img, C], of which the first `local_txt` tokens are text."""
         shape = (*x.shape[:2], self.heads, self.head_dim)
         qkv = [b.reshape(to(b, x), shape) for to in (self.to_q, self.to_k, self.to_v)]
         q_norm, k_norm = self.norm_q.weight.on(b), self.norm_k.weight.on(b)
         bounds = ((0, local_txt), (local_txt, x.shape[1]))
         streams = []
-        for (begin, end), length, rope in zip(bounds, lengths, ropes, strict=True):
+        for (begin, end), length, rope in zip(bounds, joint.lengths, joint.ropes, strict=True):
             q, k, v = (b.slice(part, 1, begin, end) for part in qkv)
             streams.append(Stream(q, k, v, length, rope, q_norm, k_norm, NORM_EPS))
-        return b.concat(strategy.attention(b, streams), 1)
+        return b.concat(joint.strategy.attention(b, streams), 1)
 
 
 class SingleBlock(Module):
@@ -187,17 +169,10 @@ class SingleBlock(Module):
         self.attn = SelfAttention(heads, head_dim)
 
     def forward(
-        self,
-        b: GraphBuilder,
-        strategy: AttentionStrategy,
-        x: Tensor,
-        local_txt: int,
-        vec: Tensor,
-        lengths: Pair,
-        ropes: tuple[Rope, Rope],
+        self, b: GraphBuilder, joint: JointSequence, x: Tensor, local_txt: int, vec: Tensor
     ) -> Tensor:
         shift, scale, gate = self.norm(b, vec)
         normed = modulate(b, x, scale, shift)
-        attended = self.attn(b, strategy, normed, local_txt, lengths, ropes)
+        attended = self.attn(b, joint, normed, local_txt)
         mlp = b.gelu(self.proj_mlp(b, normed))
         return b.gated_residual(x, gate, self.proj_out(b, b.concat([attended, mlp], 2)))
