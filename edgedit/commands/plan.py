@@ -45,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.plot is not None and args.plot.suffix not in (".svg", ".png", ".pdf"):
-        raise ValueError(f"--plot {str(args.plot)!r}: the name must end in .svg, .png or .pdf")
+    if args.plot is not None:
+        if args.plot.suffix not in (".svg", ".png", ".pdf"):
+            raise ValueError(f"--plot {str(args.plot)!r}: the name must end in .svg, .png or .pdf")
         output.check_writable([args.plot])
     forecast = forecast_of(args)
     if args.plot is not None:
