@@ -14,6 +14,7 @@ from edgedit.parallel.liveness import PeerMonitor
 from edgedit.parallel.mesh import WORLD, Mesh
 from edgedit.parallel.monitor import Monitor
 from edgedit.parallel.process_group import ProcessGroup
+from edgedit.parallel.segment_names import forget_segment_names
 from edgedit.parallel.wire import Connection, Meeting, host_identity
 
 _JOIN_S = 60.0  # start-up of other ranks to allow for, however short the timeout of the run is
@@ -33,6 +34,7 @@ class Joined:
         except EdgeditError:
             ending.finalize_would_hang()
             raise
+        forget_segment_names()
         self.monitor = PeerMonitor(mesh, config.rank, connections, config.timeout_s)
         self._guard.watch(self.monitor, close)
 
