@@ -12,8 +12,8 @@ from typing import Any
 
 from edgedit.errors import EdgeditError
 from edgedit.parallel import cuda
-from edgedit.parallel.backends.device import Blocks
 from edgedit.parallel.backends.nccl import NcclGroup
+from edgedit.parallel.byte_blocks import ByteBlock
 from edgedit.parallel.call import REDUCE_OPS
 from edgedit.parallel.monitor import Monitor
 
@@ -61,7 +61,7 @@ class CudaIpcGroup(NcclGroup):
                 )
         return channel
 
-    def _exchange(self, send: int, recv: int, blocks: Blocks) -> Callable[[], bool]:
+    def _exchange(self, send: int, recv: int, blocks: Sequence[ByteBlock]) -> Callable[[], bool]:
         if not self.retired:
             # What one rank sends the other receives, so both find the slots too small in the same call.
             _, outgoing, _, incoming = blocks[1 - self.rank]

@@ -10,14 +10,12 @@ from edgedit import dtypes
 from edgedit.errors import CollectiveError, EdgeditError
 from edgedit.parallel.backends.mpi import MpiGroup
 from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.byte_blocks import ByteBlock, broadcast_blocks, byte_blocks
 from edgedit.parallel.call import REDUCE_OPS, Call
 from edgedit.parallel.monitor import Monitor
 from edgedit.parallel.split import array_split
 from edgedit.parallel.waiting import Polled
 from edgedit.parallel.work import Work
-
-# What goes to a peer and comes from it: (send offset, send bytes, receive offset, receive bytes) per rank.
-Blocks = list[tuple[int, int, int, int]]
 
 
 class DeviceGroup(MpiGroup):
@@ -37,7 +35,7 @@ class DeviceGroup(MpiGroup):
     # What a transport does --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _exchange(self, send: int, recv: int, blocks: Blocks) -> Callable[[], bool]:
+    def _exchange(self, send: int, recv: int, blocks: Sequence[ByteBlock]) -> Callable[[], bool]:
         """Enqueue an exchange between two addresses; returns what says whether it is over."""
 
     @abstractmethod
@@ -105,23 +103,13 @@ class DeviceGroup(MpiGroup):
     ) -> Work:  # fmt: skip
         if not _on_device(send, recv):
             return super()._move(call, send, recv, send_counts, send_offsets, recv_counts)
-        width = dtypes.itemsize(send.dtype)
-        blocks = [
-            (
-                send_offsets[peer] * width,
-                send_counts[peer] * width,
-                sum(recv_counts[:peer]) * width,
-                recv_counts[peer] * width,
-            )
-            for peer in range(self.size)
-        ]
+        blocks = byte_blocks(dtypes.itemsize(send.dtype), send_counts, send_offsets, recv_counts)
         return self._polled(call, self._exchange(send.pointer, recv.pointer, blocks), (send, recv))
 
     def _broadcast(self, call: Call, buffer: Buffer, root: int) -> Work:
         if not _on_device(buffer):
             return super()._broadcast(call, buffer, root)
-        outgoing = buffer.nbytes if self.rank == root else 0
-        blocks = [(0, outgoing, 0, buffer.nbytes if peer == root else 0) for peer in range(self.size)]
+        blocks = broadcast_blocks(buffer.nbytes, self.size, self.rank, root)
         return self._polled(call, self._exchange(buffer.pointer, buffer.pointer, blocks), buffer)
 
     def _send(self, call: Call, buffer: Buffer, dst: int, tag: int, record: bytes | None) -> Work:

@@ -12,8 +12,9 @@ from typing import Any
 
 from edgedit.errors import EdgeditError
 from edgedit.parallel import cuda
-from edgedit.parallel.backends.device import Blocks, DeviceGroup
+from edgedit.parallel.backends.device import DeviceGroup
 from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.byte_blocks import ByteBlock
 from edgedit.parallel.monitor import Monitor
 
 _ID_NBYTES = 128
@@ -72,7 +73,7 @@ class NcclGroup(DeviceGroup):
     def _in_trouble(self) -> bool:
         return self._monitor.trouble() is not None
 
-    def _exchange(self, send: int, recv: int, blocks: Blocks) -> Callable[[], bool]:
+    def _exchange(self, send: int, recv: int, blocks: Sequence[ByteBlock]) -> Callable[[], bool]:
         with self._cupy.cuda.Device(self.device):
             stream = self._stream.ptr
             from_own, _, to_own, nbytes = blocks[self.rank]

@@ -9,6 +9,7 @@ from typing import Any
 from edgedit import _native, dtypes
 from edgedit.parallel.backends.mpi import MpiGroup
 from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.byte_blocks import ByteBlock, broadcast_blocks, byte_blocks
 from edgedit.parallel.call import Call
 from edgedit.parallel.monitor import Monitor
 from edgedit.parallel.shared_memory import SharedMemory, share
@@ -18,10 +19,6 @@ from edgedit.parallel.work import Work
 # Records have rings of their own: a rank that compares a call never takes another rank's data for its record.
 _RECORD_RING_NBYTES = 4096
 _DATA_RING_NBYTES = 1 << 18
-
-_Blocks = list[
-    tuple[int, int, int, int, int]
-]  # send offset and bytes, receive offset and bytes; the last is unused
 
 
 class ShmGroup(MpiGroup):
@@ -62,7 +59,7 @@ class ShmGroup(MpiGroup):
         nbytes = len(record)
         gathered = ctypes.create_string_buffer(nbytes * self.size)
         sent = ctypes.create_string_buffer(record, nbytes)
-        blocks = [(0, nbytes, peer * nbytes, nbytes, 0) for peer in range(self.size)]
+        blocks = [(0, nbytes, peer * nbytes, nbytes) for peer in range(self.size)]
         self._post(
             call, self._records, ctypes.addressof(sent), ctypes.addressof(gathered), blocks, (sent, gathered)
         ).wait()
@@ -74,30 +71,18 @@ class ShmGroup(MpiGroup):
     ) -> Work:  # fmt: skip
         if self._records is None:
             return super()._move(call, send, recv, send_counts, send_offsets, recv_counts)
-        width = dtypes.itemsize(recv.dtype)
-        blocks = [
-            (
-                send_offsets[peer] * width,
-                send_counts[peer] * width,
-                sum(recv_counts[:peer]) * width,
-                recv_counts[peer] * width,
-                0,
-            )
-            for peer in range(self.size)
-        ]
+        blocks = byte_blocks(dtypes.itemsize(recv.dtype), send_counts, send_offsets, recv_counts)
         return self._post(call, self._data, send.pointer, recv.pointer, blocks, (send, recv))
 
     def _broadcast(self, call: Call, buffer: Buffer, root: int) -> Work:
-        is_root = self.rank == root
-        blocks = [
-            (0, buffer.nbytes if is_root else 0, 0, buffer.nbytes if peer == root else 0, 0)
-            for peer in range(self.size)
-        ]
+        blocks = broadcast_blocks(buffer.nbytes, self.size, self.rank, root)
         return self._post(call, self._data, buffer.pointer, buffer.pointer, blocks, buffer)
 
-    def _post(self, call: Call, channels: Any, send: int, recv: int, blocks: _Blocks, keep: Any) -> Work:
+    def _post(
+        self, call: Call, channels: Any, send: int, recv: int, blocks: Sequence[ByteBlock], keep: Any
+    ) -> Work:
         """Work over an exchange; `keep` holds its memory until the end."""
-        number = channels.post(send, recv, blocks)
+        number = channels.post(send, recv, [(*block, 0) for block in blocks])  # rings have no remote offset
 
         def ready() -> bool:
             nonlocal keep
