@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedit import embedded
 from edgedit.commands import output
-from edgedit.commands.options import DTYPES, add_parallel_arguments, parallel_options
+from edgedit.commands.options import add_parallel_arguments, add_request_arguments, parallel_options
 from edgedit.config import ParallelConfig
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import EMBEDDED, read_settings
@@ -34,23 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what not to draw; one for all or one a prompt",
     )
     add("--model", default=EMBEDDED, help="a directory in diffusers layout (default: the embedded model)")
-    add("--steps", type=int, default=28, metavar="N", help="denoising steps (default: %(default)s)")
     add("-s", "--seed", type=int, metavar="N", help="seed of the noise (default: drawn and printed)")
-    add("--width", type=int, metavar="PX", help="default: the model's own size")
-    add("--height", type=int, metavar="PX", help="default: the model's own size")
     add("--guidance-scale", type=float, default=3.5, metavar="X", help="guidance input of distilled models")
     add("--true-cfg-scale", type=float, default=1.0, metavar="X",
         help="above 1 and with a negative prompt: classifier-free guidance")  # fmt: skip
-    add("--num-images", type=int, default=1, metavar="N", help="pictures per prompt")
-    add("--max-sequence-length", type=int, metavar="N", help="text tokens (default: the tokenizer's limit)")
     add("-o", "--output", type=Path, default=Path("edgedit.png"), metavar="FILE",
         help="picture file; several pictures become FILE-0, FILE-1, ... (default: %(default)s)")  # fmt: skip
     add("--latents-out", type=Path, metavar="FILE.npy", help="also save the final latents [B, C, h, w]")
-    add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
     add("--threads", type=int, metavar="N", help="default: cores of this host divided by the ranks on it")
     add("--json", action="store_true", help="print one JSON object instead of text")
     add("--quiet", action="store_true", help="print nothing but errors (and the JSON object)")
     add("--list-prompts", action="store_true", help="show what the embedded model was taught, and stop")
+    add_request_arguments(parser)
     add_parallel_arguments(parser)
 
 

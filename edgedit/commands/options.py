@@ -10,6 +10,17 @@ from edgedit import config
 DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 
 
+def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    """The part of a request that decides the shapes, and the type of the weights."""
+    add = parser.add_argument
+    add("--steps", type=int, default=28, metavar="N", help="denoising steps (default: %(default)s)")
+    add("--width", type=int, metavar="PX", help="default: the model's own size")
+    add("--height", type=int, metavar="PX", help="default: the model's own size")
+    add("--num-images", type=int, default=1, metavar="N", help="pictures per prompt")
+    add("--max-sequence-length", type=int, metavar="N", help="text tokens (default: the tokenizer's limit)")
+    add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
+
+
 def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
     """The degrees, the backend and the words for how collectives run."""
     group = parser.add_argument_group(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedit import presets
 from edgedit.commands import output
-from edgedit.commands.options import DTYPES, add_parallel_arguments, parallel_options
+from edgedit.commands.options import add_parallel_arguments, add_request_arguments, parallel_options
 from edgedit.commands.plan_subject import Subject, find_subject
 from edgedit.config import ParallelConfig
 from edgedit.graph.forecast import Forecast, RankForecast, as_json
@@ -28,19 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join([EMBEDDED, *presets.names()])
     add("--model", default=EMBEDDED, metavar="MODEL",
         help=f"{known}, a diffusers directory, or a transformer's config.json (default: {EMBEDDED})")  # fmt: skip
-    add("--width", type=int, metavar="PX", help="default: the model's own size")
-    add("--height", type=int, metavar="PX", help="default: the model's own size")
-    add("--steps", type=int, default=28, metavar="N", help="denoising steps (default: %(default)s)")
     add("--true-cfg-scale", type=float, default=1.0, metavar="X",
         help="above 1: two guidance branches, as with a negative prompt")  # fmt: skip
-    add("--num-images", type=int, default=1, metavar="N", help="pictures drawn together")
-    add("--max-sequence-length", type=int, metavar="N", help="text tokens (default: the model's limit)")
-    add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
     add("--rank", type=int, default=0, metavar="R", help="whose segments to show (default: %(default)s)")
     add("--ranks-detail", action="store_true", help="one line a rank, however many there are")
     add("--full", action="store_true", help="every step, instead of repeated blocks once")
     add("--plot", type=Path, metavar="FILE.svg", help="also draw the steps of the rank (needs matplotlib)")
     add("--json", action="store_true", help="print one JSON object instead of text")
+    add_request_arguments(parser)
     add_parallel_arguments(parser)
 
 
