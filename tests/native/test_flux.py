@@ -83,6 +83,13 @@ def test_any_length_equals_one_rank(models, tokens):
     assert_like_one_rank(directory, 4, request(config, height=1, width=tokens, text=1))
 
 
+@pytest.mark.parametrize("side", [63, 83])
+def test_pictures_of_1008_and_1328_pixels_equal_one_rank(models, side):
+    directory = models(12, num_layers=1, num_single_layers=1)
+    config = FluxTransformer.read_config(directory)
+    assert_like_one_rank(directory, 4, request(config, side, side, text=9))
+
+
 @pytest.mark.parametrize("text", [1, 5, 7, 8, 9, 77])
 def test_any_text_length_equals_one_rank(models, text):
     directory = models(12)
