@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from edgedit.parallel import cuda
-from edgedit.parallel.backends.device import Blocks, DeviceGroup
+from edgedit.parallel.backends.device import DeviceGroup
 from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.byte_blocks import ByteBlock
 from edgedit.parallel.monitor import Monitor
 from edgedit.parallel.process_group import ProcessGroup
 
@@ -23,7 +24,7 @@ class OneRankGroup(DeviceGroup):
     def native_channel(self, slot_nbytes: int) -> Any:
         return self.communicator
 
-    def _exchange(self, send: int, recv: int, blocks: Blocks) -> Callable[[], bool]:
+    def _exchange(self, send: int, recv: int, blocks: Sequence[ByteBlock]) -> Callable[[], bool]:
         number = self.queue.exchange(self.communicator, send, recv, blocks)
         return lambda: bool(self.queue.has_done(number))
 
