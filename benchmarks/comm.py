@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 from measurement import alternate, save, summary
-from random_model import MODELS, RandomCheckpoint, random_request
 
 from edgedit import ParallelConfig, ParallelContext
 from edgedit.models.flux import FluxNetwork, FluxTransformer
+from edgedit.models.random_flux import SIZES, RandomCheckpoint, random_request
 from edgedit.weights.loader import load
 
 WAYS = {
@@ -47,11 +47,11 @@ class Way:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=MODELS, default="mini")
+    parser.add_argument("--model", choices=SIZES, default="mini")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--ops", default="auto", choices=("auto", "fused", "generic"))
     arguments = parser.parse_args()
-    config = MODELS[arguments.model][0]
+    config = SIZES[arguments.model].config
     network = FluxNetwork(config)
     weights = load(network, RandomCheckpoint(network), "f32")  # type: ignore[arg-type]
     request = random_request(arguments.model)

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from measurement import alternate, save, summary
-from random_model import MODELS, random_request, random_transformer
 
 from edgedit.config import ParallelConfig
 from edgedit.graph import _ggml
@@ -28,6 +27,7 @@ from edgedit.graph._ggml import lib
 from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
+from edgedit.models.random_flux import SIZES, random_request, random_transformer
 from edgedit.parallel.context import ParallelContext
 from edgedit.sequence import fused
 from edgedit.sequence.layouts import Direction, SPAllToAll4DBatchLayout
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=24)
     parser.add_argument("--ranks", type=int, choices=(1, 2), default=2)
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--model", choices=MODELS, default="mini")
+    parser.add_argument("--model", choices=SIZES, default="mini")
     parser.add_argument("--step-pairs", type=int, default=5)
     arguments = parser.parse_args()
     save(

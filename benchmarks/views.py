@@ -15,11 +15,11 @@ import time
 from collections.abc import Sequence
 
 from measurement import alternate, save, summary
-from random_model import MODELS, random_request, random_transformer
 
 from edgedit.graph._ggml import lib
 from edgedit.graph.executor import Executor
 from edgedit.graph.node import Node
+from edgedit.models.random_flux import SIZES, random_request, random_transformer
 
 
 def cut_positions(nodes: Sequence[Node]) -> list[int]:
@@ -40,7 +40,7 @@ def _owner(nodes: Sequence[Node], index: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=MODELS, default="mini")
+    parser.add_argument("--model", choices=SIZES, default="mini")
     parser.add_argument("--pairs", type=int, default=15)
     arguments = parser.parse_args()
     model = random_transformer(arguments.model)

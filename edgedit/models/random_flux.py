@@ -1,9 +1,10 @@
-"""FLUX models of known sizes with random weights, never zeros (zeros run too fast)."""
+"""FLUX transformers of known sizes with random weights, to measure with: never zeros, which run too fast."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +15,37 @@ from edgedit.models.module import Parameter
 from edgedit.parallel.context import ParallelContext
 from edgedit.weights.loader import load
 
-_MINI = FluxConfig(
-    num_layers=2,
-    num_single_layers=4,
-    num_attention_heads=8,
-    joint_attention_dim=512,
-    pooled_projection_dim=256,
-)
-_TINY = FluxConfig(
-    num_layers=1,
-    num_single_layers=1,
-    num_attention_heads=4,
-    attention_head_dim=64,
-    axes_dims_rope=(16, 24, 24),
-    joint_attention_dim=64,
-    pooled_projection_dim=64,
-)
 
-# name -> (config, image rows, image columns, text tokens)
-MODELS = {"mini": (_MINI, 32, 32, 128), "tiny": (_TINY, 8, 8, 16)}
+@dataclass(frozen=True)
+class Size:
+    """A network and the tokens of one request."""
+
+    config: FluxConfig
+    rows: int  # of image tokens
+    columns: int
+    text_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.columns + self.text_tokens
+
+
+def _config(double_blocks: int, single_blocks: int, heads: int, **fields: Any) -> FluxConfig:
+    return FluxConfig(
+        num_layers=double_blocks, num_single_layers=single_blocks, num_attention_heads=heads, **fields
+    )
+
+
+_SMALL_TEXT = {"joint_attention_dim": 512, "pooled_projection_dim": 256}
+_TINY = {"attention_head_dim": 64, "axes_dims_rope": (16, 24, 24)}
+_TINY_TEXT = {"joint_attention_dim": 64, "pooled_projection_dim": 64}
+
+SIZES = {
+    "mini": Size(_config(2, 4, 8, **_SMALL_TEXT), 32, 32, 128),
+    "wide": Size(_config(1, 1, 24), 32, 32, 512),  # as wide as FLUX.1, two of its blocks
+    "long": Size(_config(1, 2, 8, **_SMALL_TEXT), 64, 64, 512),  # as many tokens as FLUX.1 at 1024 pixels
+    "tiny": Size(_config(1, 1, 4, **_TINY, **_TINY_TEXT), 8, 8, 16),
+}
 
 
 class RandomCheckpoint:
@@ -65,10 +78,10 @@ class RandomCheckpoint:
 
 
 def random_transformer(
-    name: str, compute_dtype: str = "f32", threads: int = 1, context: ParallelContext | None = None
+    name: str, compute_dtype: str = "f32", threads: int | None = None, context: ParallelContext | None = None
 ) -> FluxTransformer:
-    """A loaded transformer of one of MODELS."""
-    config = MODELS[name][0]
+    """A loaded transformer of one of SIZES; every rank and every run draws the same weights."""
+    config = SIZES[name].config
     network = FluxNetwork(config)
     weights = load(network, RandomCheckpoint(network), compute_dtype)  # type: ignore[arg-type]
     return FluxTransformer(config, network, weights, compute_dtype, threads, context)
@@ -76,18 +89,28 @@ def random_transformer(
 
 def random_request(name: str, seed: int = 0) -> dict[str, Any]:
     """Keyword arguments of one forward pass."""
-    config, rows, columns, text = MODELS[name]
+    size = SIZES[name]
+    return request_of(size.config, size.rows, size.columns, size.text_tokens, seed)
+
+
+def request_of(
+    config: FluxConfig, rows: int, columns: int, text_tokens: int, seed: int = 0
+) -> dict[str, Any]:
+    """Keyword arguments of one forward pass over `rows` x `columns` image tokens, drawn from a normal distribution."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape, dtype=np.float32)
 
     row, column = np.indices((rows, columns)).reshape(2, -1)
-    return {
+    request = {
         "hidden_states": draw(1, rows * columns, config.in_channels),
-        "encoder_hidden_states": draw(1, text, config.joint_attention_dim),
+        "encoder_hidden_states": draw(1, text_tokens, config.joint_attention_dim),
         "pooled_projections": draw(1, config.pooled_projection_dim),
         "timestep": np.array([0.5], np.float32),
         "img_ids": np.stack([np.zeros_like(row), row, column], 1),
-        "txt_ids": np.zeros((text, 3)),
+        "txt_ids": np.zeros((text_tokens, 3)),
     }
+    if config.guidance_embeds:
+        request["guidance"] = np.array([3.5], np.float32)
+    return request
