@@ -109,3 +109,8 @@ def ne_of(shape: tuple[int, ...]) -> list[int]:
     if len(shape) > MAX_DIMS:
         raise ValueError(f"ggml tensors have at most {MAX_DIMS} dimensions, got shape {list(shape)}")
     return list(reversed(shape)) + [1] * (MAX_DIMS - len(shape))
+
+
+def tensor_array(*tensors: Tensor) -> ctypes.Array:
+    """Their pointers as C takes them."""
+    return (ctypes.POINTER(_ggml.lib.ggml_tensor) * len(tensors))(*(tensor.pointer for tensor in tensors))

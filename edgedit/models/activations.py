@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from edgedit.graph.builder import GraphBuilder
-from edgedit.graph.tensor import Tensor
-
-ACTIVATIONS: dict[str, Callable[[GraphBuilder, Tensor], Tensor]] = {
-    "gelu": GraphBuilder.gelu_erf,
-    "gelu_new": GraphBuilder.gelu,
-    "gelu_pytorch_tanh": GraphBuilder.gelu,
-    "quick_gelu": GraphBuilder.gelu_quick,
-    "relu": GraphBuilder.relu,
-    "silu": GraphBuilder.silu,
-    "swish": GraphBuilder.silu,
+# name in a config -> name in a graph (graph/ops/elementwise.py)
+ACTIVATIONS = {
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "quick_gelu": "gelu_quick",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
 
 

@@ -89,9 +89,9 @@ class ResnetBlock(Module):
         self.conv_shortcut = Conv2d(in_channels, out_channels, 1) if in_channels != out_channels else None
 
     def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        hidden = self.conv1(b, self.activation(b, self.norm1(b, x)))
-        hidden = self.conv2(b, self.activation(b, self.norm2(b, hidden)))
-        return b.add(hidden, self.conv_shortcut(b, x) if self.conv_shortcut else x)
+        hidden = self.conv1(b, b.activate(self.norm1(b, x), self.activation))
+        hidden = b.activate(self.norm2(b, hidden), self.activation)
+        return self.conv2(b, hidden, residual=self.conv_shortcut(b, x) if self.conv_shortcut else x)
 
 
 class SpatialAttention(Module):

@@ -61,14 +61,15 @@ class CLIPAttention(Module):
         self.q_proj = Linear(channels, channels)
         self.out_proj = Linear(channels, channels)
 
-    def forward(self, b: GraphBuilder, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, b: GraphBuilder, x: Tensor, mask: Tensor, residual: Tensor) -> Tensor:
         batch, length, channels = x.shape
         # [B, S, C] -> [B, S, H, D]
         heads = (batch, length, self.num_heads, channels // self.num_heads)
         q, k, v = (
-            b.reshape(projection(b, x), heads) for projection in (self.q_proj, self.k_proj, self.v_proj)
+            b.reshape(projection(b, x, dtype=b.activations), heads)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return self.out_proj(b, b.attention(q, k, v, mask=mask))
+        return self.out_proj(b, b.attention(q, k, v, mask=mask, dtype=b.activations), residual=residual)
 
 
 class CLIPMLP(Module):
@@ -77,8 +78,9 @@ class CLIPMLP(Module):
         self.fc1 = Linear(config.hidden_size, config.intermediate_size)
         self.fc2 = Linear(config.intermediate_size, config.hidden_size)
 
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return self.fc2(b, self.activation(b, self.fc1(b, x)))
+    def forward(self, b: GraphBuilder, x: Tensor, residual: Tensor) -> Tensor:
+        hidden = self.fc1(b, x, activation=self.activation, dtype=b.activations)
+        return self.fc2(b, hidden, residual=residual)
 
 
 class CLIPLayer(Module):
@@ -89,8 +91,8 @@ class CLIPLayer(Module):
         self.layer_norm2 = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, b: GraphBuilder, x: Tensor, mask: Tensor) -> Tensor:
-        x = b.add(x, self.self_attn(b, self.layer_norm1(b, x), mask))
-        return b.add(x, self.mlp(b, self.layer_norm2(b, x)))
+        x = self.self_attn(b, self.layer_norm1(b, x), mask, residual=x)
+        return self.mlp(b, self.layer_norm2(b, x), residual=x)
 
 
 class CLIPEmbeddings(Module):

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
 from edgedit.models.module import Module, Parameter
 
 
 class Linear(Module):
-    """[..., in_features] -> [..., out_features]."""
+    """[..., in_features] -> [..., out_features]; the keywords are those of `GraphBuilder.linear`."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         self.weight = Parameter((out_features, in_features), "linear")
         self.bias = Parameter((out_features,), "bias") if bias else None
 
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return b.linear(x, self.weight.on(b), self.bias.on(b) if self.bias else None)
+    def forward(
+        self,
+        b: GraphBuilder,
+        x: Tensor | Sequence[Tensor],
+        *,
+        activation: str | None = None,
+        gate: Tensor | None = None,
+        residual: Tensor | None = None,
+        dtype: str = "f32",
+    ) -> Tensor:
+        return b.linear(
+            x,
+            self.weight.on(b),
+            self.bias.on(b) if self.bias else None,
+            activation=activation,
+            gate=gate,
+            residual=residual,
+            dtype=dtype,
+        )
 
 
 class Embedding(Module):
@@ -66,7 +85,7 @@ class GroupNorm(Module):
 
 
 class Conv2d(Module):
-    """[B, in_channels, H, W] -> [B, out_channels, H', W']."""
+    """[B, in_channels, H, W] -> [B, out_channels, H', W']; the keywords are those of `GraphBuilder.conv2d`."""
 
     def __init__(
         self,
@@ -82,6 +101,9 @@ class Conv2d(Module):
         self.weight = Parameter((out_channels, in_channels, kernel, kernel), "conv")
         self.bias = Parameter((out_channels,), "bias") if bias else None
 
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
+    def forward(
+        self, b: GraphBuilder, x: Tensor, *, activation: str | None = None, residual: Tensor | None = None
+    ) -> Tensor:
         bias = self.bias.on(b) if self.bias else None
-        return b.conv2d(x, self.weight.on(b), bias, self.stride, self.padding)
+        weight = self.weight.on(b)
+        return b.conv2d(x, weight, bias, self.stride, self.padding, activation=activation, residual=residual)

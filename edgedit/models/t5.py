@@ -135,9 +135,9 @@ class T5DenseReluDense(Module):
 
     def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
         if self.wi_1 is not None:
-            hidden = b.mul(self.activation(b, self.wi_0(b, x)), self.wi_1(b, x))
+            hidden = b.mul(self.wi_0(b, x, activation=self.activation), self.wi_1(b, x))
         else:
-            hidden = self.activation(b, self.wi(b, x))
+            hidden = self.wi(b, x, activation=self.activation)
         if self.wo.weight.on(b).dtype == "f16":
             return b.scale(self.wo(b, b.scale(hidden, 1 / F16_HEADROOM)), F16_HEADROOM)
         return self.wo(b, hidden)

@@ -82,6 +82,51 @@ def test_slice_concat_reshape_pad_repeat():
     np.testing.assert_array_equal(run_graph(build, x), expected)
 
 
+def test_concat_of_neighbouring_slices_is_a_slice():
+    x = random(2, 6, 4)
+
+    def build(b, x):
+        joined = b.concat([b.slice(x, 1, 1, 3), b.slice(x, 1, 3, 3), b.slice(x, 1, 3, 6)], 1)
+        assert {node.op for node in b.nodes} == {"view"}
+        return joined
+
+    np.testing.assert_array_equal(run_graph(build, x), x[:, 1:])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda b, x, y: [b.slice(x, 1, 3, 6), b.slice(x, 1, 0, 3)],  # in the other order
+        lambda b, x, y: [b.slice(x, 1, 0, 3), b.slice(x, 1, 2, 6)],  # overlapping
+        lambda b, x, y: [b.slice(x, 1, 0, 3), b.slice(y, 1, 3, 6)],  # of two tensors
+        lambda b, x, y: [b.slice(x, 1, 0, 3), b.slice(b.scale(x, 2.0), 1, 3, 6)],
+    ],
+)
+def test_concat_of_other_slices_copies(parts):
+    arrays = random(2, 6, 4), random(2, 6, 4, seed=1)
+
+    def build(b, x, y):
+        pieces = parts(b, x, y)
+        joined = b.concat(pieces, 1)
+        assert b.nodes[-1].op == "concat"
+        return b.concat([joined, *pieces], 1)
+
+    result = run_graph(build, *arrays)
+    np.testing.assert_array_equal(*np.split(result, 2, axis=1))
+
+
+def test_concat_after_a_write_sees_what_was_written():
+    x, y = random(2, 3), random(1, 3, seed=1)
+
+    def build(b, x, y):
+        before = b.write(b.empty((2, 3)), x, (3, 1), 0)
+        first = b.slice(before, 0, 0, 1)
+        after = b.write(before, y, (3, 1), 3)
+        return b.concat([b.slice(after, 0, 0, 1), b.slice(after, 0, 1, 2), first], 0)
+
+    np.testing.assert_array_equal(run_graph(build, x, y), np.concatenate([x[:1], y, x[:1]]))
+
+
 @pytest.mark.parametrize("dtype, unit", [("f16", 2.0**-11), ("bf16", 2.0**-8)])
 def test_cast_there_and_back_rounds_once(dtype, unit):
     x = random(3, 5)
@@ -107,6 +152,52 @@ def test_write_puts_blocks_where_the_strides_say():
 def test_linear(rows):
     x, w, bias = random(2, rows, 24), random(7, 24, seed=1), random(7, seed=2)
     close(run_graph(lambda b, x, w, c: b.linear(x, w, c), x, w, bias), x @ w.T + bias)
+
+
+ACTIVATIONS = {
+    "gelu": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu_erf": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+    "gelu_quick": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    None: lambda x: x,
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("with_gate, with_residual", [(True, True), (True, False), (False, True)])
+def test_linear_with_all_that_may_follow(activation, with_gate, with_residual):
+    x, w, bias = random(2, 5, 24), random(7, 24, seed=1), random(7, seed=2)
+    gate, residual = random(2, 1, 7, seed=3), random(2, 5, 7, seed=4)
+
+    def build(b, x, w, bias, gate, residual):
+        follow = {"gate": gate if with_gate else None, "residual": residual if with_residual else None}
+        return b.linear(x, w, bias, activation=activation, **follow)
+
+    expected = ACTIVATIONS[activation]((x @ w.T + bias).astype(np.float64))
+    expected = expected * gate if with_gate else expected
+    expected = expected + residual if with_residual else expected
+    close(run_graph(build, x, w, bias, gate, residual), expected.astype(np.float32))
+
+
+def test_linear_of_inputs_side_by_side():
+    x, y, w = random(2, 5, 8), random(2, 5, 16, seed=1), random(7, 24, seed=2)
+    expected = np.concatenate([x, y], -1) @ w.T
+    close(run_graph(lambda b, x, y, w: b.linear((x, y), w), x, y, w), expected)
+
+
+def test_linear_takes_and_gives_bf16():
+    x, w = random(2, 5, 24), random(7, 24, seed=1)
+    built = []
+
+    def build(b, x, w):
+        y = b.linear(b.cast(x, "bf16"), w, dtype="bf16")
+        built.append(y.dtype)
+        return b.cast(y, "f32")
+
+    result = run_graph(build, x, w)
+    assert built == ["bf16"]
+    np.testing.assert_allclose(result, x @ w.T, atol=0.1)
 
 
 def test_matmul_shares_leading_axes():
@@ -162,6 +253,29 @@ def test_attention_with_mask():
     close(result, attention(q, k, v, mask))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(
+    "shape", [(6, 5), (1, 5), (3, 6, 5), (1, 6, 5), (2, 3, 6, 5), (2, 1, 1, 5), (1, 3, 6, 5)]
+)
+def test_attention_with_a_mask_of_any_shape(dtype, shape):
+    q, k, v = random(2, 6, 3, 8), random(2, 5, 3, 8, seed=1), random(2, 5, 3, 8, seed=2)
+    mask = random(*shape, seed=3).astype(dtype)
+    mask[..., 1] = -np.inf
+    result = run_graph(lambda b, *x: b.attention(*x, mask=b.constant("mask", mask)), q, k, v)
+    close(result, attention(q, k, v, mask.astype(np.float64)))
+
+
+def test_attention_in_bf16():
+    q, k, v = (random(1, 6, 2, 16, seed=s) for s in range(3))
+
+    def build(b, *planes):
+        out = b.attention(*(b.cast(x, "bf16") for x in planes), dtype="bf16")
+        assert out.dtype == "bf16"
+        return b.cast(out, "f32")
+
+    np.testing.assert_allclose(run_graph(build, q, k, v), attention(q, k, v), atol=0.03)
+
+
 def test_softmax_with_mask_per_head():
     x, mask = random(2, 3, 4, 5), random(3, 4, 5, seed=1)
     close(run_graph(lambda b, x, m: b.softmax(x, 0.5, m), x, mask), softmax(x * 0.5 + mask))
@@ -198,6 +312,21 @@ def test_conv2d_both_ways(monkeypatch, kernel, stride, padding, direct):
     close(result, conv2d(x, w, stride, padding) + bias[:, None, None])
 
 
+def test_conv2d_with_activation_and_residual():
+    x, w, bias, residual = (
+        random(1, 3, 5, 6),
+        random(4, 3, 3, 3, seed=1),
+        random(4, seed=2),
+        random(1, 4, 5, 6),
+    )
+
+    def build(b, x, w, c, r):
+        return b.conv2d(x, w, c, activation="silu", residual=r)
+
+    expected = ACTIVATIONS["silu"](conv2d(x, w, 1, 1) + bias[:, None, None]) + residual
+    close(run_graph(build, x, w, bias, residual), expected)
+
+
 def test_upsample_repeats_pixels():
     x = random(1, 2, 3, 4)
     np.testing.assert_array_equal(
@@ -213,12 +342,23 @@ def test_upsample_repeats_pixels():
     [
         (lambda b, x: b.add(x, b.input("y", (2, 4))), r"add: .*broadcast.*\[2, 3\].*\[2, 4\]"),
         (lambda b, x: b.linear(x, b.input("w", (5, 4))), r"linear: inner sizes differ.*\[2, 3\].*\[5, 4\]"),
+        (lambda b, x: b.linear((x, b.input("y", (3, 3))), x), "linear: inputs side by side must agree"),
+        (lambda b, x: b.linear(x, x, activation="tanh"), "activation 'tanh' is none of gelu, gelu_erf"),
+        (lambda b, x: b.linear(x, x, residual=x), "linear: the residual must be as the result"),
+        (lambda b, x: b.linear(x, x, gate=x), "linear: .*must broadcast"),
         (lambda b, x: b.reshape(x, (4, 2)), r"reshape: 6 elements do not fit \[4, 2\]"),
         (lambda b, x: b.reshape(b.permute(x, (1, 0)), (6,)), "reshape: a strided view"),
         (lambda b, x: b.slice(x, 1, 2, 4), r"slice: \[2:4\] is outside axis 1"),
         (lambda b, x: b.concat([x, b.input("y", (3, 3))], 1), "concat: shapes must agree except on axis 1"),
         (lambda b, x: b.attention(x, x, x), "attention: .*4 dimensions"),
-        (lambda b, x: b.attention(*[b.input(n, (1, 2, 0, 4)) for n in "qkv"]), "attention: 0 tokens or heads"),
+        (
+            lambda b, x: b.attention(*[b.input(n, (1, 2, 0, 4)) for n in "qkv"]),
+            "attention: 0 tokens or heads",
+        ),
+        (
+            lambda b, x: b.attention(*[b.input(n, (1, 2, 3, 4)) for n in "qkv"], mask=b.input("m", (2, 3))),
+            r"attention: the mask must be \[Sq, Sk\], \[H, Sq, Sk\] or \[B, H, Sq, Sk\]",
+        ),
         (lambda b, x: b.silu(b.cast(x, "f16")), "silu: .*must be f32"),
         (lambda b, x: b.input("x", (1,)), "already has an input 'x'"),
         (lambda b, x: b.output("y", x), "is a leaf"),

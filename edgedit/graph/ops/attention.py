@@ -1,4 +1,4 @@
-"""Attention, softmax and rotary position embedding."""
+"""Attention and softmax."""
 
 from __future__ import annotations
 
@@ -7,40 +7,76 @@ import math
 from edgedit.graph._ggml import lib
 from edgedit.graph.ops.checks import require, require_dtype, require_ndim
 from edgedit.graph.ops.linear import LinearOps
+from edgedit.graph.ops.rope import RopeOps
 from edgedit.graph.tensor import Tensor
 
+_TO_HEADS = (0, 2, 1, 3)  # [B, S, H, D] -> [B, H, S, D]
 
-class AttentionOps(LinearOps):
+
+class AttentionOps(LinearOps, RopeOps):
     def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None = None,
+        mask: Tensor | None = None,
+        dtype: str = "f32",
     ) -> Tensor:
         """softmax(q k^T scale + mask) v, fused.
 
-        q [B, Sq, H, D], k and v [B, Sk, H, D] (strided views are fine): [B, Sq, H * D].
-        `mask` is f16 [Sq, Sk]; `scale` is 1/sqrt(D) unless given.
+        q [B, Sq, H, D], k and v [B, Sk, H, D] (strided views are fine): [B, Sq, H * D] of type `dtype`.
+        `mask`, f16 or f32, is [Sq, Sk], [H, Sq, Sk] or [B, H, Sq, Sk], where B, H and Sq may be 1; `scale` is
+        1/sqrt(D) unless given. A row of which every key is masked (-inf) has no defined result.
         """
         for x in (q, k, v):
             require_ndim("attention", x, 4)
+            require_dtype("attention", x, "f32", "f16", "bf16")
         batch, queries, heads, head_dim = q.shape
         fits = k.shape == v.shape and k.shape[0] == batch and k.shape[2:] == (heads, head_dim)
         require(fits, "attention", "k and v must be [B, Sk, H, D] like q", q, k, v)
         # ggml dies on 0 heads and has no meaning for 0 keys
         require(min(*q.shape, k.shape[1]) > 0, "attention", "0 tokens or heads", q, k)
         if mask is not None:
-            require_dtype("attention", mask, "f16")
-            require(mask.shape == (queries, k.shape[1]), "attention", "the mask must be [Sq, Sk]", mask, q, k)
-        to_heads = (0, 2, 1, 3)  # [B, S, H, D] -> [B, H, S, D]
+            _check_mask(mask, q, k)
+        scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
+        q, k, v = (self.permute(x, _TO_HEADS) for x in (q, k, v))
+        # ggml's fused attention takes q in f32 and a mask in f16, and is slow on k and v in bf16
+        q, k, v = (self.cast(x, "f32") if x.dtype == "bf16" else x for x in (q, k, v))
+        if mask is not None and mask.dtype == "f32":
+            out = self._attention_by_products(self.cast(q, "f32"), k, v, scale, mask)
+        else:
+            out = self._flash_attention(self.cast(q, "f32"), k, v, scale, mask)
+        return self.cast(self.reshape(out, (batch, queries, heads * head_dim)), dtype)
+
+    def _flash_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+        """q, k, v [B, H, S, D] -> [B, Sq, H, D], one stock node."""
+        batch, heads, queries, head_dim = q.shape
+        if mask is not None:
+            mask = self._whole_mask(mask, queries)
         pointer = lib.ggml_flash_attn_ext(
             self._context,
-            *(self.permute(x, to_heads).pointer for x in (q, k, v)),
+            *(x.pointer for x in (q, k, v)),
             mask.pointer if mask else None,
-            1.0 / math.sqrt(head_dim) if scale is None else scale,
+            scale,
             0.0,
             0.0,
         )
         lib.ggml_flash_attn_ext_set_prec(pointer, lib.GGML_PREC_F32)
-        out = self._emit(pointer, (batch, queries, heads, head_dim), "attention")
-        return self.reshape(out, (batch, queries, heads * head_dim))
+        return self._emit(pointer, (batch, queries, heads, head_dim), "attention")
+
+    def _attention_by_products(self, q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor) -> Tensor:
+        """The same with a mask in f32, which ggml's fused node would round."""
+        mask = self._whole_mask(mask, q.shape[2])
+        weights = self.softmax(self.matmul(q, self.cast(k, "f32")), scale, mask)
+        columns = self.contiguous(self.permute(self.cast(v, "f32"), (0, 1, 3, 2)))
+        return self.contiguous(self.permute(self.matmul(weights, columns), _TO_HEADS))
+
+    def _whole_mask(self, mask: Tensor, queries: int) -> Tensor:
+        """Packed, with a row for every query: what ggml broadcasts is heads and pictures only."""
+        if mask.shape[-2] == queries:
+            return self.contiguous(mask)
+        return self.repeat(self.contiguous(mask), (*mask.shape[:-2], queries, mask.shape[-1]))
 
     def softmax(self, x: Tensor, scale: float = 1.0, mask: Tensor | None = None) -> Tensor:
         """softmax(x * scale + mask) over the last axis; mask f32 [Sq, Sk] or [H, Sq, Sk] for x [B, H, Sq, Sk]."""
@@ -54,32 +90,12 @@ class AttentionOps(LinearOps):
         pointer = lib.ggml_soft_max_ext(self._context, x.pointer, mask.pointer if mask else None, scale, 0.0)
         return self._emit(pointer, x.shape, "softmax")
 
-    def rope(self, x: Tensor, positions: Tensor, periods: Tensor) -> Tensor:
-        """Rotate neighbouring channel pairs (2i, 2i+1) of x [B, S, H, D] by position / periods[i] [Su et al. 2021].
 
-        positions i32 [S], periods f32 [D / 2]: [B, S, H, D].
-        """
-        require_ndim("rope", x, 4)
-        require_dtype("rope", x, "f32")
-        require_dtype("rope", positions, "i32")
-        head_dim = x.shape[3]
-        fits = positions.shape == (x.shape[1],) and periods.shape == (head_dim // 2,) and head_dim % 2 == 0
-        require(fits, "rope", "x [B, S, H, D] needs positions [S] and periods [D/2]", x, positions, periods)
-        # the periods stand in ggml's frequency factors with base 1, so every angle is one exact division;
-        # the extrapolation parameters (YaRN) are switched off
-        pointer = lib.ggml_rope_ext(
-            self._context,
-            x.pointer,
-            positions.pointer,
-            periods.pointer,
-            head_dim,
-            lib.GGML_ROPE_TYPE_NORMAL,
-            0,
-            1.0,
-            1.0,
-            0.0,
-            1.0,
-            0.0,
-            0.0,
-        )
-        return self._emit(pointer, x.shape, "rope")
+def _check_mask(mask: Tensor, q: Tensor, k: Tensor) -> None:
+    require_dtype("attention", mask, "f16", "f32")
+    batch, queries, heads, _ = q.shape
+    whole = (batch, heads, queries, k.shape[1])
+    fits = 2 <= mask.ndim <= 4 and mask.shape[-1] == whole[-1]
+    fits = fits and all(a in (b, 1) for a, b in zip(mask.shape[:-1], whole[-mask.ndim : -1], strict=True))
+    rule = "the mask must be [Sq, Sk], [H, Sq, Sk] or [B, H, Sq, Sk]"
+    require(fits, "attention", rule, mask, q, k)

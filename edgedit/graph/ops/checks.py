@@ -23,3 +23,12 @@ def normalised_axis(op: str, x: Tensor, axis: int) -> int:
     """Axis counted from 0; negative axes count from the end, as in numpy."""
     require(-x.ndim <= axis < x.ndim, op, f"axis {axis} is outside 0..{x.ndim - 1}", x)
     return axis % x.ndim
+
+
+def require_broadcast(op: str, x: Tensor, *others: Tensor) -> None:
+    """Each of the others must broadcast to x and have its whole last axis."""
+    for y in others:
+        padded = (1,) * (x.ndim - y.ndim) + y.shape
+        fits = y.ndim <= x.ndim and padded[-1] == x.shape[-1]
+        fits = fits and all(b in (a, 1) for a, b in zip(x.shape, padded, strict=True))
+        require(fits, op, f"{y.name} must broadcast to x, with the same last axis", x, y)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -13,7 +12,7 @@ from edgedit.graph.collective import Collective
 from edgedit.graph.native import COLLECTIVE_PLACEHOLDER
 from edgedit.graph.ops.checks import require
 from edgedit.graph.ops.image import ImageOps
-from edgedit.graph.tensor import Tensor, ne_of
+from edgedit.graph.tensor import Tensor, ne_of, tensor_array
 from edgedit.parallel.split import array_split
 
 
@@ -28,8 +27,8 @@ class Group(Protocol):
 class CollectiveOps(ImageOps):
     """The builder knows nothing of ranks: whoever adds a collective says who takes part and what is exchanged."""
 
-    def __init__(self, name: str = "graph") -> None:
-        super().__init__(name)
+    def __init__(self, name: str = "graph", ops: str = "auto") -> None:
+        super().__init__(name, ops)
         self.collectives: list[Collective] = []
 
     def all_gather(self, name: str, x: Tensor, group: Group, counts: Sequence[int] | None = None) -> Tensor:
@@ -144,7 +143,3 @@ class CollectiveOps(ImageOps):
             )
         )
         return self.reshape(self.slice(wait, 0, 0, received), recv_shape)
-
-
-def tensor_array(*tensors: Tensor) -> ctypes.Array:
-    return (ctypes.POINTER(lib.ggml_tensor) * len(tensors))(*(tensor.pointer for tensor in tensors))

@@ -7,11 +7,13 @@ from typing import Any
 
 from edgedit.graph._ggml import lib
 from edgedit.graph.ops.checks import require, require_dtype
-from edgedit.graph.recorder import Recorder
+from edgedit.graph.ops.fused import FusedOps
 from edgedit.graph.tensor import Tensor
 
+ACTIVATIONS = ("gelu", "gelu_erf", "gelu_quick", "silu", "relu")
 
-class ElementwiseOps(Recorder):
+
+class ElementwiseOps(FusedOps):
     """x: any shape, f32. A second operand broadcasts to the first as in numpy."""
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -56,6 +58,15 @@ class ElementwiseOps(Recorder):
 
     def relu(self, x: Tensor) -> Tensor:
         return self._unary("relu", lib.ggml_relu, x)
+
+    def activate(self, x: Tensor, activation: str | None) -> Tensor:
+        """The function of that name, one of `ACTIVATIONS`; x itself for None."""
+        if activation is None:
+            return x
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation {activation!r} is none of {', '.join(ACTIVATIONS)}")
+        result: Tensor = getattr(self, activation)(x)
+        return result
 
     def tanh(self, x: Tensor) -> Tensor:
         return self._unary("tanh", lib.ggml_tanh, x)

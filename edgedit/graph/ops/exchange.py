@@ -9,7 +9,7 @@ from typing import Any
 
 from edgedit import _native
 from edgedit.graph.ops.checks import require, require_dtype
-from edgedit.graph.ops.fused import FusedOps
+from edgedit.graph.ops.collectives import CollectiveOps
 from edgedit.graph.registry import Exchange
 from edgedit.graph.tensor import Tensor
 
@@ -32,7 +32,7 @@ class Preparation:
     eps: float = 1e-6
 
 
-class ExchangeOps(FusedOps):
+class ExchangeOps(CollectiveOps):
     """Buffers are as csrc/layout.hpp states; see `Exchange` for the letters. Types f32, f16 and bf16 everywhere."""
 
     def __init__(self, name: str = "graph", ops: str = "auto") -> None:
@@ -61,9 +61,13 @@ class ExchangeOps(FusedOps):
         return buffer
 
     def pack_planes(
-        self, exchange: Exchange, streams: Sequence[Sequence[Tensor]], preparation: Preparation | None = None
+        self,
+        exchange: Exchange,
+        streams: Sequence[Sequence[Tensor]],
+        preparation: Preparation | None = None,
+        dtype: str = "f32",
     ) -> Tensor:
-        """What `receive_planes` gives, on one rank and with no exchange: [planes * B, H, S, D] f32."""
+        """What `receive_planes` gives, on one rank and with no exchange: [planes * B, H, S, D]."""
         _check_streams(exchange, streams)
         require(exchange.ranks == 1, "pack_planes", "only one rank holds all heads", *streams[0])
         shape = (exchange.planes * exchange.batch, exchange.heads, sum(exchange.tokens), exchange.head_dim)
@@ -75,7 +79,7 @@ class ExchangeOps(FusedOps):
             spec.pack_planes()
             sources = _sources(streams[part], preparation.tables[part] if preparation else ())
             flops = _flops(preparation, sum(stream[0].count for stream in streams[part]))
-            planes = self._fused("pack", sources, shape, "f32", spec, flops, into=planes)
+            planes = self._fused("pack", sources, shape, dtype, spec, flops, into=planes)
         assert planes is not None
         return planes
 

@@ -14,10 +14,19 @@ GGML_SCALE_MODE_NEAREST = 0
 
 class ImageOps(AttentionOps):
     def conv2d(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 1
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int = 1,
+        padding: int = 1,
+        *,
+        activation: str | None = None,
+        residual: Tensor | None = None,
     ) -> Tensor:
-        """x [B, C, H, W] with weight [O, C, kh, kw] and bias [O]: [B, O, H', W'].
+        """residual + activation(x * weight + bias), of which x and weight are needed.
 
+        x [B, C, H, W] with weight [O, C, kh, kw] and bias [O]: [B, O, H', W'], as the residual is.
         A product over im2col columns, or ggml's direct convolution where those would not fit a modest buffer.
         """
         require_ndim("conv2d", x, 4)
@@ -44,7 +53,13 @@ class ImageOps(AttentionOps):
         function = lib.ggml_conv_2d if columns_nbytes <= MAX_IM2COL_NBYTES else lib.ggml_conv_2d_direct
         pointer = function(self._context, weight.pointer, x.pointer, stride, stride, padding, padding, 1, 1)
         y = self._emit(pointer, shape, "conv2d")
-        return y if bias is None else self.add(y, self.reshape(bias, (filters, 1, 1)))
+        if bias is not None:
+            y = self.add(y, self.reshape(bias, (filters, 1, 1)))
+        y = self.activate(y, activation)
+        if residual is None:
+            return y
+        require(residual.shape == shape, "conv2d", "the residual must be as the result", residual, y)
+        return self.add(residual, y)
 
     def group_norm(
         self, x: Tensor, groups: int, eps: float, weight: Tensor | None = None, bias: Tensor | None = None

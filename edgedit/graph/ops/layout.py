@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from edgedit.graph import _ggml
 from edgedit.graph._ggml import lib
 from edgedit.graph.native import NO_OPERATION
 from edgedit.graph.ops.checks import normalised_axis, require, require_dtype
-from edgedit.graph.recorder import Recorder
+from edgedit.graph.ops.fused import FusedOps
 from edgedit.graph.tensor import MAX_DIMS, Tensor, ne_of
 
 # ggml keeps the offset and strides of its SET node in 32-bit fields and refuses offsets from 2^30 on.
 MAX_WRITE_NBYTES = 1 << 30
 
 
-class LayoutOps(Recorder):
+class LayoutOps(FusedOps):
     def reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """The same elements under another shape; x must be contiguous (-1 for one axis as in numpy)."""
         shape = _resolve_shape(x, shape)
@@ -60,9 +61,16 @@ class LayoutOps(Recorder):
         return [self.slice(x, axis, part * size, (part + 1) * size) for part in range(parts)]
 
     def concat(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
-        """Join tensors along one axis; other axes must agree."""
+        """Join tensors along one axis; other axes must agree.
+
+        Neighbouring slices of one tensor are not copied: the result is a slice of it.
+        """
         first = tensors[0]
         axis = normalised_axis("concat", first, axis)
+        if self._are_neighbours(tensors, axis):
+            length = sum(x.shape[axis] for x in tensors)
+            shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+            return self.view(first, shape, first.strides, 0)
         result = first
         for other in tensors[1:]:
             same = other.ndim == first.ndim and other.dtype == first.dtype
@@ -73,6 +81,22 @@ class LayoutOps(Recorder):
             pointer = lib.ggml_concat(self._context, result.pointer, other.pointer, first.ndim - 1 - axis)
             result = self._emit(pointer, shape, "concat")
         return result
+
+    def _are_neighbours(self, tensors: Sequence[Tensor], axis: int) -> bool:
+        """True for two or more views of one tensor, each beginning where the one before ends."""
+        places = [self._place_of_view(x, axis) for x in tensors]
+        offsets = [x.pointer.contents.view_offs for x in tensors]
+        steps = [x.shape[axis] * x.strides[axis] for x in tensors]
+        ends = [offset + step for offset, step in zip(offsets, steps, strict=True)]
+        return len(tensors) > 1 and None not in places and len(set(places)) == 1 and ends[:-1] == offsets[1:]
+
+    def _place_of_view(self, x: Tensor, axis: int) -> Hashable:
+        """What views of one tensor share that lie side by side along an axis; None for what is no view."""
+        if x.node is None or self.nodes[x.node].op != "view":
+            return None
+        source = ctypes.addressof(x.pointer.contents.view_src.contents)
+        others = (*x.shape[:axis], *x.shape[axis + 1 :])
+        return source, self.nodes[x.node].inputs, x.dtype, x.strides, others
 
     def repeat(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """x tiled to a larger shape whose axes are multiples of its own."""

@@ -1,23 +1,59 @@
-"""Products, embeddings and normalisations."""
+"""Products and embeddings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edgedit.graph._ggml import lib
-from edgedit.graph.ops.checks import require, require_dtype, require_ndim
-from edgedit.graph.ops.elementwise import ElementwiseOps
-from edgedit.graph.ops.layout import LayoutOps
+from edgedit.graph.ops.checks import require, require_broadcast, require_dtype, require_ndim
+from edgedit.graph.ops.norms import NormOps
 from edgedit.graph.tensor import Tensor
 
 
-class LinearOps(ElementwiseOps, LayoutOps):
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [..., K] times weight [N, K] transposed, plus bias [N]: [..., N], accumulated in f32."""
-        require_dtype("linear", x, "f32")
+class LinearOps(NormOps):
+    def linear(
+        self,
+        x: Tensor | Sequence[Tensor],
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: str | None = None,
+        gate: Tensor | None = None,
+        residual: Tensor | None = None,
+        dtype: str = "f32",
+    ) -> Tensor:
+        """residual + gate * activation(x W^T + bias), of which x and W are needed: [..., N], accumulated in f32.
+
+        x           [..., K]; or several tensors whose last axes, side by side, are K
+        weight      [N, K]
+        bias        [N]
+        activation  one of `ACTIVATIONS`
+        gate        broadcasts to the result, with the same last axis
+        residual    as the result
+        dtype       of the result: "f32", or `activations` where it only feeds products
+        """
+        parts = [x] if isinstance(x, Tensor) else list(x)
+        for part in parts:
+            require_dtype("linear", part, "f32", "bf16")
+            same = part.shape[:-1] == parts[0].shape[:-1]
+            require(same, "linear", "inputs side by side must agree but for the last axis", *parts)
         require_ndim("linear", weight, 2)
-        require(x.shape[-1] == weight.shape[1], "linear", "inner sizes differ", x, weight)
-        pointer = lib.ggml_mul_mat(self._context, weight.pointer, x.pointer)
-        y = self._emit(pointer, (*x.shape[:-1], weight.shape[0]), "linear")
-        return y if bias is None else self.add(y, bias)
+        inner = sum(part.shape[-1] for part in parts)
+        require(inner == weight.shape[1], "linear", "inner sizes differ", *parts, weight)
+        shape = (*parts[0].shape[:-1], weight.shape[0])
+        joined = self.concat([self.cast(part, "f32") for part in parts], -1)
+        y = self._emit(lib.ggml_mul_mat(self._context, weight.pointer, joined.pointer), shape, "linear")
+        if bias is not None:
+            y = self.add(y, bias)
+        y = self.activate(y, activation)
+        if gate is not None:
+            require_broadcast("linear", y, gate)
+        if residual is not None:
+            require(residual.shape == shape, "linear", "the residual must be as the result", residual, y)
+            y = self.add(residual, y) if gate is None else self.gated_residual(residual, gate, y)
+        elif gate is not None:
+            y = self.mul(y, gate)
+        return self.cast(y, dtype)
 
     def matmul(self, x: Tensor, y: Tensor) -> Tensor:
         """x [..., M, K] times y [..., N, K] transposed: [..., M, N]; leading axes of y divide those of x."""
@@ -41,20 +77,3 @@ class LinearOps(ElementwiseOps, LayoutOps):
             "embedding",
         )
         return self.reshape(rows, (*ids.shape, table.shape[1]))
-
-    def layer_norm(
-        self, x: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor | None = None
-    ) -> Tensor:
-        """Normalise over the last axis [Ba et al. 2016], then scale by weight [C] and shift by bias [C]."""
-        y = self._emit(lib.ggml_norm(self._context, x.pointer, eps), x.shape, "layer_norm")
-        return self._affine(y, weight, bias)
-
-    def rms_norm(self, x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
-        """Divide by the root mean square of the last axis [Zhang and Sennrich 2019], then scale by weight [C]."""
-        y = self._emit(lib.ggml_rms_norm(self._context, x.pointer, eps), x.shape, "rms_norm")
-        return self._affine(y, weight, None)
-
-    def _affine(self, y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        if weight is not None:
-            y = self.mul(y, weight)
-        return y if bias is None else self.add(y, bias)
