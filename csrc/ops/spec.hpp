@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "dtype.hpp"
 #include "layout.hpp"
 
 namespace edgedit::ops {
@@ -18,8 +19,7 @@ constexpr int kMaxPlanes = 4;
 constexpr int kMaxAxes = 8;
 constexpr std::int64_t kMaxHeadDim = 1024; // a head's row is normalised and rotated in scratch of this size
 
-/// ggml's type numbers of the floating-point types that operators take.
-enum class DType : std::int32_t { f32 = 0, f16 = 1, bf16 = 30 };
+using edgedit::DType;
 
 constexpr bool is_dtype(std::int32_t type) { return type == 0 || type == 1 || type == 30; }
 

@@ -1,0 +1,5 @@
+# The CPU kernels, as part of edgedit_core.
+target_sources(edgedit_core PRIVATE
+  csrc/kernels/kernels.cpp csrc/kernels/scratch.cpp
+  csrc/kernels/avx512.cpp csrc/kernels/avx2.cpp csrc/kernels/portable.cpp)
+include(${CMAKE_CURRENT_LIST_DIR}/flags.cmake)
