@@ -115,6 +115,24 @@ EDGEDIT_SIMD float reduce_max(Floats a) {
     return _mm_cvtss_f32(_mm_max_ss(largest, _mm_movehdup_ps(largest)));
 }
 
+/// rows[i] lane j <-> rows[j] lane i.
+EDGEDIT_SIMD void transpose(Floats (&rows)[kLanes]) {
+    __m256 pairs[8], quads[8];
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = _mm256_unpacklo_ps(rows[i].v, rows[i + 1].v);
+        pairs[i + 1] = _mm256_unpackhi_ps(rows[i].v, rows[i + 1].v);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int half = 0; half < 2; ++half) {
+            quads[i + 2 * half] = _mm256_shuffle_ps(pairs[i + half], pairs[i + 2 + half], 0x44);
+            quads[i + 2 * half + 1] = _mm256_shuffle_ps(pairs[i + half], pairs[i + 2 + half], 0xee);
+        }
+    for (int i = 0; i < 4; ++i) {
+        rows[i].v = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20);
+        rows[i + 4].v = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31);
+    }
+}
+
 EDGEDIT_SIMD void prefetch(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T0); }
 
 } // namespace

@@ -127,6 +127,30 @@ EDGEDIT_SIMD float reduce_max(Floats a) {
     return _mm_cvtss_f32(_mm_max_ss(largest, _mm_movehdup_ps(largest)));
 }
 
+EDGEDIT_SIMD void transpose(Floats (&rows)[kLanes]) {
+    __m512 pairs[16], quads[16];
+    for (int i = 0; i < 16; i += 2) {
+        pairs[i] = _mm512_unpacklo_ps(rows[i].v, rows[i + 1].v);
+        pairs[i + 1] = _mm512_unpackhi_ps(rows[i].v, rows[i + 1].v);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int half = 0; half < 2; ++half) {
+            quads[i + 2 * half] = _mm512_shuffle_ps(pairs[i + half], pairs[i + 2 + half], 0x44);
+            quads[i + 2 * half + 1] = _mm512_shuffle_ps(pairs[i + half], pairs[i + 2 + half], 0xee);
+        }
+    // quads[4 g + j] holds columns j, j + 4, j + 8, j + 12 of rows 4 g to 4 g + 3, a quarter each
+    for (int j = 0; j < 4; ++j) {
+        const __m512 low_even = _mm512_shuffle_f32x4(quads[j], quads[4 + j], 0x88);
+        const __m512 low_odd = _mm512_shuffle_f32x4(quads[j], quads[4 + j], 0xdd);
+        const __m512 high_even = _mm512_shuffle_f32x4(quads[8 + j], quads[12 + j], 0x88);
+        const __m512 high_odd = _mm512_shuffle_f32x4(quads[8 + j], quads[12 + j], 0xdd);
+        rows[j].v = _mm512_shuffle_f32x4(low_even, high_even, 0x88);
+        rows[j + 4].v = _mm512_shuffle_f32x4(low_odd, high_odd, 0x88);
+        rows[j + 8].v = _mm512_shuffle_f32x4(low_even, high_even, 0xdd);
+        rows[j + 12].v = _mm512_shuffle_f32x4(low_odd, high_odd, 0xdd);
+    }
+}
+
 EDGEDIT_SIMD void prefetch(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T0); }
 
 } // namespace

@@ -141,6 +141,15 @@ EDGEDIT_SIMD float reduce_max(Floats a) {
     return a.v[0];
 }
 
+EDGEDIT_SIMD void transpose(Floats (&rows)[kLanes]) {
+    for (int i = 0; i < kLanes; ++i)
+        for (int j = 0; j < i; ++j) {
+            const float kept = rows[i].v[j];
+            rows[i].v[j] = rows[j].v[i];
+            rows[j].v[i] = kept;
+        }
+}
+
 EDGEDIT_SIMD void prefetch(const void* at) { __builtin_prefetch(at); }
 
 } // namespace
