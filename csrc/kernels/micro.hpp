@@ -92,17 +92,17 @@ EDGEDIT_SIMD void multiply_rows(const Element* const* a, Index ahead, const Elem
     }
 }
 
-/// `multiply_rows` for a panel of kPanel columns and 1 to kTileRows rows.
-template <typename Element>
+/// `multiply_rows` for 1 to kTileRows rows, of a panel of kPanel columns if not told otherwise.
+template <typename Element, int Vectors = kPanelVectors>
 inline void multiply_tile(int num_rows, const Element* const* a, Index ahead, const Element* b, Index b_stride, Index k,
                           float* c, Index c_stride, bool accumulate) {
     switch (num_rows) {
-        case 1: return multiply_rows<Element, 1, kPanelVectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
-        case 2: return multiply_rows<Element, 2, kPanelVectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
-        case 3: return multiply_rows<Element, 3, kPanelVectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
-        case 4: return multiply_rows<Element, 4, kPanelVectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
-        case 5: return multiply_rows<Element, 5, kPanelVectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
-        default: return multiply_rows<Element, 6, kPanelVectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
+        case 1: return multiply_rows<Element, 1, Vectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
+        case 2: return multiply_rows<Element, 2, Vectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
+        case 3: return multiply_rows<Element, 3, Vectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
+        case 4: return multiply_rows<Element, 4, Vectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
+        case 5: return multiply_rows<Element, 5, Vectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
+        default: return multiply_rows<Element, 6, Vectors>(a, ahead, b, b_stride, k, c, c_stride, accumulate);
     }
 }
 
