@@ -14,7 +14,8 @@ import statistics
 from typing import Any
 
 import numpy as np
-from measurement import alternate, save, summary
+from measurement import alternate, summary
+from record import save
 
 from edgedit import ParallelConfig, ParallelContext
 from edgedit.models.flux import FluxNetwork, FluxTransformer

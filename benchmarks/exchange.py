@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from measurement import save, summary
+from measurement import summary
+from record import save
 
 from edgedit import ParallelConfig, ParallelContext, dtypes
 from edgedit.graph.backend import CpuBackend

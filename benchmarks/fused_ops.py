@@ -19,7 +19,8 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import numpy as np
-from measurement import alternate, save, summary
+from measurement import alternate, summary
+from record import save
 
 from edgedit.config import ParallelConfig
 from edgedit.graph import _ggml

@@ -1,18 +1,13 @@
-"""Alternating measurements and the record that is kept of them."""
+"""Alternating measurements and what is told from them; needs nothing but Python and numpy."""
 
 from __future__ import annotations
 
-import json
-import platform
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+import numpy as np
 
 
 def alternate(
@@ -30,8 +25,7 @@ def alternate(
             run()
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for pair in range(pairs):
-        names = list(candidates)[:: -1 if pair % 2 else 1]
-        for name in names:
+        for name in in_turn(list(candidates), pair):
             began = clock()
             candidates[name]()
             seconds[name].append(clock() - began)
@@ -52,26 +46,54 @@ def summary(seconds: dict[str, list[float]], reference: str) -> dict[str, Any]:
     return rows
 
 
-def save(name: str, measured: dict[str, Any]) -> None:
-    """Print the record and write it to results/NAME.json, with processor, commit and command."""
-    record = {
-        "command": " ".join(["python", *sys.argv]),
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
-        ).stdout.strip(),
-        "processor": _processor(),
-        **measured,
-    }
-    text = json.dumps(record, indent=2)
-    print(text)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(text + "\n")
+def in_turn(names: Sequence[str], index: int) -> list[str]:
+    """The order of round `index`: odd rounds run backwards, so that a drift of the machine favours nobody."""
+    return list(names)[:: -1 if index % 2 else 1]
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
-        model = {key.strip(): value.strip() for key, value in fields.items()}
-        return f"{model.get('model name', '?')}, family {model.get('cpu family')}, model {model.get('model')}"
-    return platform.processor()
+def takes_part(index: int, rounds: int, wanted: int) -> bool:
+    """Whether a contender that runs in `wanted` of `rounds` rounds, spread evenly, runs in round `index`."""
+    return index * wanted % rounds < wanted
+
+
+def time_ratio(own: Sequence[float | None], base: Sequence[float | None]) -> dict[str, Any]:
+    """Time of one contender over that of another; both lists hold one entry a round, None where it did not run.
+
+    of_medians  median of all rounds over median of all rounds
+    of_pairs    median of the ratios of the rounds that both ran in, and their lowest and highest
+    """
+    pairs = sorted(a / b for a, b in zip(own, base, strict=True) if a is not None and b is not None)
+    ratio: dict[str, Any] = {"of_medians": round(median(own) / median(base), 4)}
+    if pairs:
+        ratio |= {
+            "of_pairs": round(statistics.median(pairs), 4),
+            "pairs": len(pairs),
+            "lowest_pair": round(pairs[0], 4),
+            "highest_pair": round(pairs[-1], 4),
+        }
+    return ratio
+
+
+def median(values: Sequence[float | None]) -> float:
+    """Median of the rounds that were run."""
+    return statistics.median(value for value in values if value is not None)
+
+
+def milliseconds(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else round(value * 1e3, 2) for value in values]
+
+
+def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Norm of the difference over the norm of what is expected, summed in double precision."""
+    assert actual.shape == expected.shape, f"{actual.shape} against {expected.shape}"
+    wanted = expected.astype(np.float64)
+    return float(np.linalg.norm(actual.astype(np.float64) - wanted) / np.linalg.norm(wanted))
+
+
+def step_flops(dim: int, blocks: int, tokens: int) -> int:
+    """Floating-point operations of one FLUX step: products of the blocks' linear layers and of attention.
+
+    A double and a single block both multiply every token by 12 C^2 weights; q k^T and p v take 2 S^2 C each, an
+    addition and a multiplication count as two. Embedders, modulations and the output, under 1 % together, are left out.
+    """
+    return blocks * (24 * dim**2 * tokens + 4 * tokens**2 * dim)

@@ -14,7 +14,8 @@ import itertools
 import time
 from collections.abc import Sequence
 
-from measurement import alternate, save, summary
+from measurement import alternate, summary
+from record import save
 
 from edgedit.graph._ggml import lib
 from edgedit.graph.executor import Executor

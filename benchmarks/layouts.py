@@ -1,0 +1,44 @@
+"""The layouts of scaling.py: ranks and threads, what they compute, and which are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Layout:
+    who: str  # edgedit or diffusers
+    ranks: int
+    threads: int  # of each rank
+    branches: int = 1
+    axis: str = "ulysses"  # that several ranks share
+
+    @property
+    def name(self) -> str:
+        what = "branches" if self.branches > 1 else "step"
+        shared = f" {self.axis}" if self.ranks > 1 else ""
+        return f"{self.who} {what} {self.ranks}x{self.threads}{shared}"
+
+
+# one rank, one rank with all threads, and the ranks: the same work
+Trio = tuple[Layout, Layout, Layout]
+
+
+def trios(ranks: int, threads: int, with_diffusers: bool) -> list[Trio]:
+    """A step over `ranks` of edgedit and of diffusers, and both guidance branches over two ranks of edgedit."""
+
+    def steps(who: str) -> Trio:
+        return Layout(who, 1, threads), Layout(who, 1, ranks * threads), Layout(who, ranks, threads)
+
+    branches = (
+        Layout("edgedit", 1, threads, branches=2),
+        Layout("edgedit", 1, 2 * threads, branches=2),
+        Layout("edgedit", 2, threads, branches=2, axis="cfg"),
+    )
+    return [steps("edgedit"), branches, *([steps("diffusers")] if with_diffusers else [])]
+
+
+def comparisons(trio: Trio) -> list[tuple[Layout, Layout]]:
+    """Whose time is divided by whose: more ranks and more threads by one of each, ranks by as many threads."""
+    one, threaded, shared = trio
+    return [(shared, one), (threaded, one), (shared, threaded)]
