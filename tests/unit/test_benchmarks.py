@@ -15,6 +15,7 @@ from layouts import comparisons, trios
 from measurement import in_turn, relative_error, step_flops, summary, takes_part, time_ratio
 from race import Race
 from record import as_text, command, machine, telling_flags, versions
+from table import BEGIN, END, insert, tables
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -257,3 +258,46 @@ def test_ranks_keep_to_their_own_cores(monkeypatch):
     assert shares(2, 2) == [[2, 3], [4, 5]]
     assert shares(1, 1) == [[2]]
     assert shares(3, 2) == [[2, 3], [4, 5], [4, 5]]
+
+
+def test_tables_of_records():
+    model = {
+        "model": "mini",
+        "dim": 1024,
+        "double_blocks": 2,
+        "single_blocks": 4,
+        "image_tokens": 1024,
+        "text_tokens": 128,
+    }
+    row = {"median_ms": 500.4, "gflop_per_s": 80.2, "rounds": 7, "time_ratio": {}}
+    half = {"of_medians": 0.5, "of_pairs": 0.497}
+    ours = row | {"share_of_peak": 0.93, "error_to_diffusers_f32": 1.23e-6}
+    ours["time_ratio"] = {"diffusers:f32": half}
+    layout = {"median_ms": 1200.0, "wait_share": [0.01, 0.02], "exchange_share": [0.1, 0.2]}
+    text = tables(
+        {
+            "exchange": {},
+            "scaling-mini-f32": model
+            | {"dtype": "f32", "measured": {"2x1": layout}, "time_ratio": {"2x1 / 1x1": half}},
+            "denoise-mini": model
+            | {
+                "threads": 1,
+                "failed": {"compiled:f32": "no answer"},
+                "measured": {"edgedit:f32": ours, "diffusers:f32": row},
+            },
+        }
+    )
+    lines = text.splitlines()
+    assert lines[0] == "**mini: width 1024, 2 + 4 blocks, 1024 + 128 tokens**, 1 thread(s)"
+    assert "| edgedit:f32 | 500 | 80 | 93% | 1.2e-06 |  | 0.50 | 7 |" in lines
+    assert "| diffusers:f32 | 500 | 80 |  |  |  |  | 7 |" in lines
+    assert "compiled:f32 took no part: no answer." in lines
+    assert "| 2x1 | 1200 | 1.0%, 2.0% | 10.0%, 20.0% |" in lines
+    assert "| 2x1 / 1x1 | 0.500 | 0.497 |" in lines
+
+
+def test_tables_go_between_the_markers():
+    text = f"before {BEGIN}old{END} after"
+    assert insert(insert(text, "new"), "newer") == f"before {BEGIN}\n\nnewer\n\n{END} after"
+    with pytest.raises(ValueError, match="has no"):
+        insert(f"only {END}", "new")
