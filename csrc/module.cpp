@@ -9,6 +9,7 @@
 namespace py = pybind11;
 
 void register_layout(py::module_& module);    // layout_bindings.cpp
+void register_kernels(py::module_& module);   // kernels/bindings.cpp
 void register_ops(py::module_& module);       // ops/bindings.cpp
 void register_transport(py::module_& module); // transport/bindings.cpp
 
@@ -38,13 +39,14 @@ py::dict build_info() {
 } // namespace
 
 PYBIND11_MODULE(_native, module) {
-    module.doc() = "Native core of edgedit: index maps, operators, collective nodes, facts about this build.";
+    module.doc() = "Native core of edgedit: index maps, kernels, operators, collective nodes, facts about this build.";
     module.attr("version") = EDGEDIT_VERSION;
     module.attr("collective_placeholder") = reinterpret_cast<std::uintptr_t>(&edgedit_collective_placeholder);
     module.attr("no_operation") = reinterpret_cast<std::uintptr_t>(&edgedit_no_operation);
     module.def("cpu_features", &cpu_features, "Extensions of this processor that can be used, by name.");
     module.def("build_info", &build_info, "How this extension was built.");
     register_layout(module);
+    register_kernels(module);
     register_ops(module);
     register_transport(module);
 }

@@ -16,6 +16,8 @@ namespace py = pybind11;
 using namespace edgedit;
 using namespace edgedit::ops;
 
+void register_products(py::module_& ops); // ops/product_bindings.cpp
+
 namespace {
 
 template <typename Spec> Spec fresh() {
@@ -166,4 +168,5 @@ void register_ops(py::module_& module) {
              }),
              "eps"_a = 0.0f)
         .def_property_readonly("address", &address_of<PointwiseSpec>);
+    register_products(ops);
 }

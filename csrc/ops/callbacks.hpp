@@ -10,4 +10,7 @@ void edgedit_receive(ggml_tensor* result, int thread, int num_threads, void* use
 void edgedit_rope_table(ggml_tensor* result, int thread, int num_threads, void* userdata);
 void edgedit_modulate(ggml_tensor* result, int thread, int num_threads, void* userdata);
 void edgedit_gated_residual(ggml_tensor* result, int thread, int num_threads, void* userdata);
+void edgedit_linear(ggml_tensor* result, int thread, int num_threads, void* userdata);
+void edgedit_attention(ggml_tensor* result, int thread, int num_threads, void* userdata);
+void edgedit_conv2d(ggml_tensor* result, int thread, int num_threads, void* userdata);
 }

@@ -1,5 +1,6 @@
 // modulate, gated_residual and rope_table: what adaLN blocks do to each token around their products.
 #include <cmath>
+#include <vector>
 
 #include "ops/callbacks.hpp"
 #include "ops/work.hpp"
@@ -12,14 +13,21 @@ const float* broadcast_row(const Tensor& x, std::int64_t i1, std::int64_t i2, st
     return reinterpret_cast<const float*>(row(x, x.ne[1] == 1 ? 0 : i1, x.ne[2] == 1 ? 0 : i2, x.ne[3] == 1 ? 0 : i3));
 }
 
+/// Rows of another type than f32 are computed in scratch and rounded on their way out.
 template <typename Visit> // Visit(result row, rows of the three sources)
 void for_each_row(const Tensor& result, int thread, int num_threads, const Visit& visit) {
+    static thread_local std::vector<float> scratch; // grows to the longest row
+    const bool rounds = dtype(result) != DType::f32;
+    if (rounds && scratch.size() < static_cast<std::size_t>(result.ne[0])) scratch.resize(result.ne[0]);
+    const Move narrow = rows().move(dtype(result), DType::f32, false);
     const Part mine = part(result.ne[1] * result.ne[2] * result.ne[3], thread, num_threads);
     for (std::int64_t item = mine.begin; item < mine.end; ++item) {
         const std::int64_t i1 = item % result.ne[1], i2 = item / result.ne[1] % result.ne[2];
         const std::int64_t i3 = item / result.ne[1] / result.ne[2];
-        visit(reinterpret_cast<float*>(row(result, i1, i2, i3)), broadcast_row(*result.src[0], i1, i2, i3),
+        std::byte* to = row(result, i1, i2, i3);
+        visit(rounds ? scratch.data() : reinterpret_cast<float*>(to), broadcast_row(*result.src[0], i1, i2, i3),
               broadcast_row(*result.src[1], i1, i2, i3), broadcast_row(*result.src[2], i1, i2, i3));
+        if (rounds) narrow(to, scratch.data(), result.ne[0]);
     }
 }
 

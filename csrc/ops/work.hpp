@@ -22,6 +22,12 @@ inline Part part(std::int64_t total, int thread, int num_threads) {
     return {total * thread / num_threads, total * (thread + 1) / num_threads};
 }
 
+/// Ends the process: an operator cannot refuse what its node holds.
+[[noreturn]] inline void fail(const char* what) {
+    std::fprintf(stderr, "edgedit: %s\n", what);
+    std::abort();
+}
+
 /// The spec behind a node's user data. One that was made by another version of this extension ends the process.
 template <typename Spec> const Spec& spec_of(const void* userdata) {
     const Spec& spec = *static_cast<const Spec*>(userdata);
