@@ -6,7 +6,7 @@ and image: each goes through its own half of the double blocks and both through 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,13 @@ from edgedit.graph.schedule import Schedule
 from edgedit.graph.tensor import Tensor
 from edgedit.models.config import known_fields
 from edgedit.models.flux_blocks import DoubleBlock, JointSequence, SingleBlock, modulate
-from edgedit.models.flux_inputs import TIMESTEP_CHANNELS, positions, rope_periods, timestep_channels
+from edgedit.models.flux_conditioning import (
+    Modulation,
+    StepModulations,
+    TimeTextEmbedding,
+    conditioning_graph,
+)
+from edgedit.models.flux_inputs import positions, rope_periods, timestep_channels
 from edgedit.models.layers import Linear
 from edgedit.models.model import Model
 from edgedit.models.module import Module
@@ -73,43 +79,6 @@ class FluxConfig:
         return self.num_attention_heads * self.attention_head_dim
 
 
-class TimestepEmbedding(Module):
-    def __init__(self, in_channels: int, dim: int) -> None:
-        self.linear_1 = Linear(in_channels, dim)
-        self.linear_2 = Linear(dim, dim)
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return self.linear_2(b, b.silu(self.linear_1(b, x)))
-
-
-class TimeTextEmbedding(Module):
-    """The conditioning vector [B, C] from timestep, guidance (where the model has it) and pooled text."""
-
-    def __init__(self, config: FluxConfig) -> None:
-        self.timestep_embedder = TimestepEmbedding(TIMESTEP_CHANNELS, config.dim)
-        self.guidance_embedder = (
-            TimestepEmbedding(TIMESTEP_CHANNELS, config.dim) if config.guidance_embeds else None
-        )
-        self.text_embedder = TimestepEmbedding(config.pooled_projection_dim, config.dim)
-
-    def forward(self, b: GraphBuilder, timestep: Tensor, guidance: Tensor | None, pooled: Tensor) -> Tensor:
-        vec = self.timestep_embedder(b, timestep)
-        if self.guidance_embedder is not None:
-            assert guidance is not None
-            vec = b.add(vec, self.guidance_embedder(b, guidance))
-        return b.add(vec, self.text_embedder(b, pooled))
-
-
-class OutputNorm(Module):
-    def __init__(self, dim: int) -> None:
-        self.linear = Linear(dim, 2 * dim)
-
-    def forward(self, b: GraphBuilder, x: Tensor, vec: Tensor) -> Tensor:
-        out = self.linear(b, vec)  # [B, 2C]
-        scale, shift = b.split(b.reshape(out, (out.shape[0], 1, out.shape[1])), 2, axis=2)
-        return modulate(b, x, scale, shift)
-
-
 class FluxNetwork(Module):
     def __init__(self, config: FluxConfig) -> None:
         self.x_embedder = Linear(config.in_channels, config.dim)
@@ -120,8 +89,21 @@ class FluxNetwork(Module):
         self.single_transformer_blocks = [
             SingleBlock(heads, head_dim) for _ in range(config.num_single_layers)
         ]
-        self.norm_out = OutputNorm(config.dim)
+        self.norm_out = Modulation(config.dim, 2)
         self.proj_out = Linear(config.dim, config.patch_size**2 * (config.out_channels or config.in_channels))
+
+    def modulations(self) -> Iterator[tuple[str, Modulation]]:
+        """Every modulation with its checkpoint key, in the order in which their vectors stand side by side."""
+        for index, double in enumerate(self.transformer_blocks):
+            yield f"transformer_blocks.{index}.norm1", double.norm1
+            yield f"transformer_blocks.{index}.norm1_context", double.norm1_context
+        for index, single in enumerate(self.single_transformer_blocks):
+            yield f"single_transformer_blocks.{index}.norm", single.norm
+        yield "norm_out", self.norm_out
+
+    def condition(self, b: GraphBuilder, rows: int) -> None:
+        """Build the graph of all modulations, see `conditioning_graph`."""
+        conditioning_graph(b, self.time_text_embed, self.modulations(), rows)
 
     def forward(
         self,
@@ -129,18 +111,18 @@ class FluxNetwork(Module):
         joint: JointSequence,
         img: Tensor,  # [B, S_img, in_channels]
         txt: Tensor,  # [B, S_txt, joint_attention_dim]
-        vec: Tensor,  # [B, C]
+        modulations: StepModulations,
     ) -> Tensor:
         img = self.x_embedder(b, joint.strategy.split(b, img, 1))
         txt = self.context_embedder(b, joint.strategy.split(b, txt, 1))
-        vec = b.silu(vec)
         for double in self.transformer_blocks:
-            txt, img = double(b, joint, txt, img, vec)
+            txt, img = double(b, joint, txt, img, modulations)
         x = b.concat([txt, img], 1)
         for single in self.single_transformer_blocks:
-            x = single(b, joint, x, txt.shape[1], vec)
+            x = single(b, joint, x, txt.shape[1], modulations)
         img = b.slice(x, 1, txt.shape[1], x.shape[1])
-        out = self.proj_out(b, self.norm_out(b, img, vec))
+        scale, shift = modulations.of(b, self.norm_out)
+        out = self.proj_out(b, modulate(b, img, scale, shift))
         return joint.strategy.gather(b, out, joint.lengths[1])
 
 
@@ -169,45 +151,77 @@ class FluxTransformer(Model):
         txt_ids: np.ndarray,
         guidance: np.ndarray | None = None,
     ) -> np.ndarray:
-        """One forward pass; every rank passes the whole inputs and gets the whole output.
+        """One forward pass: `velocity` with the `modulations` of one step. Arguments as there, timestep is [B]."""
+        modulations = self.modulations(np.asarray(timestep)[None], pooled_projections, guidance)
+        return self.velocity(hidden_states, encoder_hidden_states, modulations[0], img_ids, txt_ids)
 
-        hidden_states          [B, S_img, in_channels] image tokens
-        encoder_hidden_states  [B, S_txt, joint_attention_dim] T5 states
-        pooled_projections     [B, pooled_projection_dim] pooled CLIP state
-        timestep               [B] in [0, 1], that is, sigma
-        img_ids, txt_ids       [S, axes] integer positions
-        guidance               [B] guidance scale, for models with guidance_embeds
+    def modulations(
+        self, timesteps: np.ndarray, pooled_projections: np.ndarray, guidance: np.ndarray | None = None
+    ) -> np.ndarray:
+        """All that steps take of these arguments, as one product over steps x batch: f32 [steps, B, M].
 
-        Returns [B, S_img, out_channels]. Raises ValueError for shapes that do not fit each other or the model.
+        timesteps           [steps, B] in [0, 1], that is, sigmas
+        pooled_projections  [B, pooled_projection_dim] pooled CLIP state
+        guidance            [B] guidance scale, for models with guidance_embeds
+
+        The vectors of a step do not depend on which others are computed with them; with ggml's own products
+        (kernels "ggml") that holds up to the rounding of a sum's order. Raises ValueError for shapes that do not
+        fit each other or the model.
         """
-        config = self.config
-        batch, image_tokens, _ = hidden_states.shape
-        text_tokens = encoder_hidden_states.shape[1]
+        config, batch = self.config, len(pooled_projections)
         if (guidance is not None) != config.guidance_embeds:
             needs = "needs" if config.guidance_embeds else "takes no"
             raise ValueError(
                 f"this FLUX model {needs} guidance (guidance_embeds is {config.guidance_embeds})"
             )
+        steps = len(timesteps)
+        inputs = {
+            "timestep": np.concatenate([timestep_channels(timestep, batch) for timestep in timesteps]),
+            "pooled": np.tile(pooled_projections, (steps, 1)),
+        }
+        if guidance is not None:
+            inputs["guidance"] = np.tile(timestep_channels(guidance, batch), (steps, 1))
+        rows = steps * batch
+        vectors = self.run(("modulations", rows), lambda b: self.network.condition(b, rows), inputs)
+        return np.concatenate(list(vectors.values()), axis=1).reshape(steps, batch, -1)
+
+    def velocity(
+        self,
+        hidden_states: np.ndarray,
+        encoder_hidden_states: np.ndarray,
+        modulations: np.ndarray,
+        img_ids: np.ndarray,
+        txt_ids: np.ndarray,
+    ) -> np.ndarray:
+        """One step; every rank passes the whole inputs and gets the whole output.
+
+        hidden_states          [B, S_img, in_channels] image tokens
+        encoder_hidden_states  [B, S_txt, joint_attention_dim] T5 states
+        modulations            [B, M] of this step
+        img_ids, txt_ids       [S, axes] integer positions
+
+        Returns [B, S_img, out_channels]. Raises ValueError for shapes that do not fit each other or the model.
+        """
+        axes = len(self.config.axes_dims_rope)
+        batch, image_tokens, _ = hidden_states.shape
+        text_tokens = encoder_hidden_states.shape[1]
         inputs = {
             "img": hidden_states,
             "txt": encoder_hidden_states,
-            "pooled": pooled_projections,
-            "timestep": timestep_channels(timestep, batch),
-            "img_positions": positions(img_ids, len(config.axes_dims_rope), image_tokens, "img_ids"),
-            "txt_positions": positions(txt_ids, len(config.axes_dims_rope), text_tokens, "txt_ids"),
+            "modulations": modulations[:, None],
+            "img_positions": positions(img_ids, axes, image_tokens, "img_ids"),
+            "txt_positions": positions(txt_ids, axes, text_tokens, "txt_ids"),
         }
-        if guidance is not None:
-            inputs["guidance"] = timestep_channels(guidance, batch)
         return self._step(batch, image_tokens, text_tokens).run(inputs)["velocity"]
 
     def prepare(self, batch: int, image_tokens: int, text_tokens: int) -> Schedule:
-        """Build, agree on and allocate the graph of these shapes ahead of the first call; returns its schedule."""
+        """Build, agree on and allocate the graph of a step of these shapes ahead of the first; returns its schedule."""
         return self._step(batch, image_tokens, text_tokens).schedule
 
     def _step(self, batch: int, image_tokens: int, text_tokens: int) -> Executor:
         parallel = self.context.config
         build = _GraphOfStep(self.config, self.network, parallel, batch, image_tokens, text_tokens)
-        return self.executor((batch, image_tokens, text_tokens), build, degree=parallel.ulysses_degree)
+        return self.executor(("step", batch, image_tokens, text_tokens), build, degree=parallel.ulysses_degree)
 
     @classmethod
     def describe(
@@ -220,13 +234,36 @@ class FluxTransformer(Model):
         compute_dtype: str,
         parallel: ParallelConfig,
     ) -> GraphDescription:
-        """The graph of one forward pass on the rank of `parallel`, from shapes alone: no weights are read."""
+        """The graph of one step on the rank of `parallel`, from shapes alone: no weights are read."""
+
+        def build(b: GraphBuilder, network: FluxNetwork) -> None:
+            _GraphOfStep(config, network, parallel, batch, image_tokens, text_tokens)(b)
+
+        return cls._description(config, build, compute_dtype, parallel)
+
+    @classmethod
+    def describe_modulations(
+        cls, config: FluxConfig, *, rows: int, compute_dtype: str, parallel: ParallelConfig
+    ) -> GraphDescription:
+        """The graph behind `modulations` for steps x batch rows, which runs once for a request."""
+        return cls._description(
+            config, lambda b, network: network.condition(b, rows), compute_dtype, parallel
+        )
+
+    @classmethod
+    def _description(
+        cls,
+        config: FluxConfig,
+        build: Callable[[GraphBuilder, FluxNetwork], None],
+        compute_dtype: str,
+        parallel: ParallelConfig,
+    ) -> GraphDescription:
         cls.check_parallel(config, parallel)
         network = cls.build_network(config)
         network.name_scopes()
         with outline(network, compute_dtype) as weight_nbytes:
             b = GraphBuilder(cls.__name__, ops=parallel.ops)
-            _GraphOfStep(config, network, parallel, batch, image_tokens, text_tokens)(b)
+            build(b, network)
             description = GraphDescription(
                 name=b.name,
                 nodes=tuple(b.nodes),
@@ -243,7 +280,7 @@ class FluxTransformer(Model):
 
 @dataclass(frozen=True)
 class _GraphOfStep:
-    """Builds the graph of one forward pass for one shape."""
+    """Builds the graph of one step for one shape."""
 
     config: FluxConfig
     network: FluxNetwork
@@ -254,12 +291,11 @@ class _GraphOfStep:
 
     def __call__(self, b: GraphBuilder) -> None:
         config, batch = self.config, self.batch
-        strategy = strategy_for(self.parallel)
+        strategy = strategy_for(self.parallel, b.activations)
         img = b.input("img", (batch, self.image_tokens, config.in_channels))
         txt = b.input("txt", (batch, self.text_tokens, config.joint_attention_dim))
-        pooled = b.input("pooled", (batch, config.pooled_projection_dim))
-        timestep = b.input("timestep", (batch, TIMESTEP_CHANNELS))
-        guidance = b.input("guidance", (batch, TIMESTEP_CHANNELS)) if config.guidance_embeds else None
+        modulations = dict(self.network.modulations()).values()
+        vectors = b.input("modulations", (batch, 1, sum(m.channels for m in modulations)))
         periods = tuple(
             b.constant(f"periods{a}", rope_periods(d)) for a, d in enumerate(config.axes_dims_rope)
         )
@@ -269,5 +305,5 @@ class _GraphOfStep:
 
         ropes = (rope("txt_positions", self.text_tokens), rope("img_positions", self.image_tokens))
         joint = JointSequence(strategy, (self.text_tokens, self.image_tokens), ropes)
-        vec = self.network.time_text_embed(b, timestep, guidance, pooled)
-        b.output("velocity", self.network(b, joint, img, txt, vec))
+        velocity = self.network(b, joint, img, txt, StepModulations(vectors, modulations))
+        b.output("velocity", velocity)

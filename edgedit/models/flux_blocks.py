@@ -1,4 +1,4 @@
-"""The two kinds of FLUX blocks. `vec` is the conditioning vector after its SiLU, [B, C]."""
+"""The two kinds of FLUX blocks. The residual streams are f32; what only feeds products has type `b.activations`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
+from edgedit.models.flux_conditioning import Modulation, StepModulations
 from edgedit.models.layers import Linear, RMSNorm
 from edgedit.models.module import Module
 from edgedit.sequence.strategy import AttentionStrategy, Rope, Stream
@@ -25,19 +26,7 @@ class JointSequence:
 
 def modulate(b: GraphBuilder, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """LayerNorm(x) (1 + scale) + shift for x [B, s, C] and scale, shift [B, 1, C]."""
-    return b.modulate(x, scale, shift, NORM_EPS)
-
-
-class Modulation(Module):
-    """adaLN-Zero [Peebles and Xie 2023]: `count` vectors [B, 1, C] from the conditioning vector."""
-
-    def __init__(self, dim: int, count: int) -> None:
-        self.count = count
-        self.linear = Linear(dim, count * dim)
-
-    def forward(self, b: GraphBuilder, vec: Tensor) -> list[Tensor]:
-        out = self.linear(b, vec)
-        return b.split(b.reshape(out, (out.shape[0], 1, out.shape[1])), self.count, axis=2)
+    return b.modulate(x, scale, shift, NORM_EPS, dtype=b.activations)
 
 
 class GeluProjection(Module):
@@ -45,7 +34,7 @@ class GeluProjection(Module):
         self.proj = Linear(dim, inner)
 
     def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return b.gelu(self.proj(b, x))
+        return self.proj(b, x, activation="gelu", dtype=b.activations)
 
 
 class FeedForward(Module):
@@ -53,10 +42,10 @@ class FeedForward(Module):
         widen, narrow = GeluProjection(dim, MLP_RATIO * dim), Linear(MLP_RATIO * dim, dim)
         self.net: list[Module | None] = [widen, None, narrow]  # the checkpoint counts a dropout between them
 
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        for layer in self.net:
-            x = layer(b, x) if layer else x
-        return x
+    def forward(self, b: GraphBuilder, x: Tensor, gate: Tensor, residual: Tensor) -> Tensor:
+        """residual + gate * MLP(x)."""
+        widen, narrow = (layer for layer in self.net if layer)
+        return narrow(b, widen(b, x), gate=gate, residual=residual)
 
 
 class JointAttention(Module):
@@ -73,15 +62,23 @@ class JointAttention(Module):
         self.to_add_out = Linear(dim, dim)
 
     def forward(
-        self, b: GraphBuilder, joint: JointSequence, txt: Tensor, img: Tensor
+        self,
+        b: GraphBuilder,
+        joint: JointSequence,
+        streams: tuple[Tensor, Tensor],
+        normed: tuple[Tensor, Tensor],
+        gates: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor]:
+        """streams + gates * attention(normed), text first in each pair."""
+
         def heads(x: Tensor) -> Tensor:  # [B, s, C] -> [B, s, H, D]
             return b.reshape(x, (*x.shape[:2], self.heads, self.head_dim))
 
+        txt, img = normed
         txt_stream = Stream(
             heads(self.add_q_proj(b, txt)),
             heads(self.add_k_proj(b, txt)),
-            heads(self.add_v_proj(b, txt)),
+            heads(self.add_v_proj(b, txt, dtype=b.activations)),
             joint.lengths[0],
             joint.ropes[0],
             self.norm_added_q.weight.on(b),
@@ -91,7 +88,7 @@ class JointAttention(Module):
         img_stream = Stream(
             heads(self.to_q(b, img)),
             heads(self.to_k(b, img)),
-            heads(self.to_v(b, img)),
+            heads(self.to_v(b, img, dtype=b.activations)),
             joint.lengths[1],
             joint.ropes[1],
             self.norm_q.weight.on(b),
@@ -99,7 +96,10 @@ class JointAttention(Module):
             NORM_EPS,
         )
         txt_out, img_out = joint.strategy.attention(b, [txt_stream, img_stream])
-        return self.to_add_out(b, txt_out), self.to_out[0](b, img_out)
+        return (
+            self.to_add_out(b, txt_out, gate=gates[0], residual=streams[0]),
+            self.to_out[0](b, img_out, gate=gates[1], residual=streams[1]),
+        )
 
 
 class DoubleBlock(Module):
@@ -114,26 +114,22 @@ class DoubleBlock(Module):
         self.ff_context = FeedForward(dim)
 
     def forward(
-        self, b: GraphBuilder, joint: JointSequence, txt: Tensor, img: Tensor, vec: Tensor
+        self, b: GraphBuilder, joint: JointSequence, txt: Tensor, img: Tensor, modulations: StepModulations
     ) -> tuple[Tensor, Tensor]:
-        txt_shift, txt_scale, txt_gate, txt_mlp_shift, txt_mlp_scale, txt_mlp_gate = self.norm1_context(
-            b, vec
+        txt_shift, txt_scale, txt_gate, txt_mlp_shift, txt_mlp_scale, txt_mlp_gate = modulations.of(
+            b, self.norm1_context
         )
-        img_shift, img_scale, img_gate, img_mlp_shift, img_mlp_scale, img_mlp_gate = self.norm1(b, vec)
-
-        txt_normed, img_normed = (
-            modulate(b, txt, txt_scale, txt_shift),
-            modulate(b, img, img_scale, img_shift),
+        img_shift, img_scale, img_gate, img_mlp_shift, img_mlp_scale, img_mlp_gate = modulations.of(
+            b, self.norm1
         )
-        txt_out, img_out = self.attn(b, joint, txt_normed, img_normed)
-
-        txt = b.gated_residual(txt, txt_gate, txt_out)
-        txt = b.gated_residual(
-            txt, txt_mlp_gate, self.ff_context(b, modulate(b, txt, txt_mlp_scale, txt_mlp_shift))
+        normed = modulate(b, txt, txt_scale, txt_shift), modulate(b, img, img_scale, img_shift)
+        txt, img = self.attn(b, joint, (txt, img), normed, (txt_gate, img_gate))
+        txt_normed = modulate(b, txt, txt_mlp_scale, txt_mlp_shift)
+        img_normed = modulate(b, img, img_mlp_scale, img_mlp_shift)
+        return (
+            self.ff_context(b, txt_normed, txt_mlp_gate, txt),
+            self.ff(b, img_normed, img_mlp_gate, img),
         )
-        img = b.gated_residual(img, img_gate, img_out)
-        img = b.gated_residual(img, img_mlp_gate, self.ff(b, modulate(b, img, img_mlp_scale, img_mlp_shift)))
-        return txt, img
 
 
 class SelfAttention(Module):
@@ -148,7 +144,10 @@ class SelfAttention(Module):
     def forward(self, b: GraphBuilder, joint: JointSequence, x: Tensor, local_txt: int) -> Tensor:
         """x [B, s_txt + s_img, C], of which the first `local_txt` tokens are text."""
         shape = (*x.shape[:2], self.heads, self.head_dim)
-        qkv = [b.reshape(to(b, x), shape) for to in (self.to_q, self.to_k, self.to_v)]
+        qkv = [
+            b.reshape(y, shape)
+            for y in (self.to_q(b, x), self.to_k(b, x), self.to_v(b, x, dtype=b.activations))
+        ]
         q_norm, k_norm = self.norm_q.weight.on(b), self.norm_k.weight.on(b)
         bounds = ((0, local_txt), (local_txt, x.shape[1]))
         streams = []
@@ -169,10 +168,10 @@ class SingleBlock(Module):
         self.attn = SelfAttention(heads, head_dim)
 
     def forward(
-        self, b: GraphBuilder, joint: JointSequence, x: Tensor, local_txt: int, vec: Tensor
+        self, b: GraphBuilder, joint: JointSequence, x: Tensor, local_txt: int, modulations: StepModulations
     ) -> Tensor:
-        shift, scale, gate = self.norm(b, vec)
+        shift, scale, gate = modulations.of(b, self.norm)
         normed = modulate(b, x, scale, shift)
         attended = self.attn(b, joint, normed, local_txt)
-        mlp = b.gelu(self.proj_mlp(b, normed))
-        return b.gated_residual(x, gate, self.proj_out(b, b.concat([attended, mlp], 2)))
+        mlp = self.proj_mlp(b, normed, activation="gelu", dtype=b.activations)
+        return self.proj_out(b, (attended, mlp), gate=gate, residual=x)

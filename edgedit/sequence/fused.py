@@ -53,8 +53,8 @@ def fuses(b: GraphBuilder, exchange: Exchange, streams: Sequence[Stream]) -> boo
 
 
 def joint_planes(b: GraphBuilder, exchange: Exchange, streams: Sequence[Stream]) -> Tensor:
-    """[3 * B, H, S, D] of all streams on the one rank that holds them."""
-    return b.pack_planes(exchange, _planes(streams), _preparation(b, streams))
+    """[3 * B, H, S, D] of all streams on the one rank that holds them, rounded as a wire of `b.activations` would."""
+    return b.pack_planes(exchange, _planes(streams), _preparation(b, streams), b.activations)
 
 
 def streams_to_heads(
@@ -62,22 +62,21 @@ def streams_to_heads(
 ) -> Tensor:
     """[3 * B, h, S, D] of this rank's heads. q and k are normed and rotated by their owner, each element once."""
     send = b.pack(exchange, _planes(streams), _preparation(b, streams))
-    return b.receive_planes(exchange, _all_to_all(b, layout, exchange, send, axis))
+    return b.receive_planes(exchange, _all_to_all(b, layout, exchange, send, axis), b.activations)
 
 
 def attend(b: GraphBuilder, planes: Tensor) -> Tensor:
-    """Attention over [3 * B, h, S, D]: [B, S, h, D]."""
-    batch = planes.shape[0] // PLANES
+    """Attention over [3 * B, h, S, D]: [B, S, h * D]."""
     q, k, v = (b.permute(x, (0, 2, 1, 3)) for x in b.split(planes, PLANES, axis=0))
-    return b.reshape(b.attention(q, k, v), (batch, planes.shape[2], planes.shape[1], planes.shape[3]))
+    return b.attention(q, k, v, dtype=b.activations)
 
 
 def heads_to_streams(
     b: GraphBuilder, layout: SPAllToAll4DBatchLayout, exchange: Exchange, joint: Tensor, axis: str
 ) -> list[Tensor]:
-    """[B, S, h, D] of this rank's heads -> each stream's [B, s_i, H, D]."""
+    """[B, S, h, D] of this rank's heads -> each stream's [B, s_i, H * D]."""
     send = b.pack_heads(exchange, joint)
-    return b.receive_streams(exchange, _all_to_all(b, layout, exchange, send, axis))
+    return b.receive_streams(exchange, _all_to_all(b, layout, exchange, send, axis), b.activations)
 
 
 def _all_to_all(

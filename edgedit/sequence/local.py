@@ -24,17 +24,17 @@ class Local(AttentionStrategy):
         batch, _, num_heads, head_dim = streams[0].q.shape
         tokens = tuple(stream.length for stream in streams)
         exchange = Exchange(
-            1, 0, tokens, num_heads, head_dim, batch, padded=False, wire=("f32",) * fused.PLANES
+            1, 0, tokens, num_heads, head_dim, batch, padded=False, wire=(b.activations,) * fused.PLANES
         )
         if fused.fuses(b, exchange, streams):
-            attended = fused.attend(b, fused.joint_planes(b, exchange, streams))
-            joint = b.reshape(attended, (batch, sum(tokens), num_heads * head_dim))
+            joint = fused.attend(b, fused.joint_planes(b, exchange, streams))
         else:
             prepared = [stream.prepared(b) for stream in streams]
-            q, k, v = (b.concat([b.contiguous(x) for x in plane], 1) for plane in zip(*prepared, strict=True))
-            joint = b.attention(q, k, v)
+            planes = (b.concat([b.contiguous(x) for x in plane], 1) for plane in zip(*prepared, strict=True))
+            q, k, v = (b.cast(plane, b.activations) for plane in planes)
+            joint = b.attention(q, k, v, dtype=b.activations)
         outputs, begin = [], 0
         for stream in streams:
-            outputs.append(b.contiguous(b.slice(joint, 1, begin, begin + stream.length)))
+            outputs.append(b.slice(joint, 1, begin, begin + stream.length))
             begin += stream.length
         return outputs

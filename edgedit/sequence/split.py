@@ -87,14 +87,10 @@ class SPSequenceSplit:
             fill = b.constant("padding", np.zeros(shape, np.int32 if x.dtype == "i32" else np.float32))
         return b.concat([x, fill], axis)
 
-    def local_view(self, b: GraphBuilder, x: Tensor, axis: int) -> Tensor:
+    def local(self, b: GraphBuilder, x: Tensor, axis: int) -> Tensor:
         """This rank's slots of the whole (padded) tensor, as a view."""
         begin = sum(self.lengths[: self.rank])
         return b.slice(self.padded_input(b, x, axis), axis, begin, begin + self.local_length)
-
-    def local(self, b: GraphBuilder, x: Tensor, axis: int) -> Tensor:
-        """This rank's slots as a tensor of its own, packed."""
-        return b.contiguous(self.local_view(b, x, axis))
 
     def _check(self, x: Tensor, axis: int) -> None:
         if x.shape[axis] != self.original_length:

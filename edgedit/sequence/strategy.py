@@ -38,7 +38,7 @@ class Rope:
 class Stream:
     """One stream of tokens in joint attention, sharded by tokens.
 
-    q, k, v         [B, s, H, D], this rank's tokens
+    q, k, v         [B, s, H, D], this rank's tokens; v f32 or as `GraphBuilder.activations`
     length          tokens of the whole stream
     rope            rotation of q and k
     q_norm, k_norm  RMS norm over D with weight [D], before the rotation
@@ -54,9 +54,9 @@ class Stream:
     norm_eps: float = 1e-6
 
     def prepared(self, b: GraphBuilder) -> tuple[Tensor, Tensor, Tensor]:
-        """q and k after norm and rotation, and v."""
+        """q and k after norm and rotation, and v; all f32."""
         q = self._prepare(b, self.q, self.q_norm)
-        return q, self._prepare(b, self.k, self.k_norm), self.v
+        return q, self._prepare(b, self.k, self.k_norm), b.cast(self.v, "f32")
 
     def _prepare(self, b: GraphBuilder, x: Tensor, weight: Tensor | None) -> Tensor:
         if weight is not None:
@@ -71,7 +71,7 @@ class AttentionStrategy(ABC):
 
     @abstractmethod
     def split(self, b: GraphBuilder, x: Tensor, axis: int) -> Tensor:
-        """This rank's share of a tensor that every rank holds whole, along its token axis; packed."""
+        """This rank's share of a tensor that every rank holds whole, along its token axis; a view."""
 
     @abstractmethod
     def gather(self, b: GraphBuilder, x: Tensor, length: int) -> Tensor:
@@ -79,4 +79,7 @@ class AttentionStrategy(ABC):
 
     @abstractmethod
     def attention(self, b: GraphBuilder, streams: Sequence[Stream]) -> list[Tensor]:
-        """Attention over the joint sequence of all streams; each stream's output [B, s, H * D], sharded like it."""
+        """Attention over the joint sequence of all streams.
+
+        Returns each stream's output [B, s, H * D], sharded like it, of type `b.activations`; its rows may be apart.
+        """

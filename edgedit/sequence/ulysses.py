@@ -20,7 +20,7 @@ WIRE_DTYPES = ("f32", "f16", "bf16")
 class Ulysses(AttentionStrategy):
     """Over the `degree` ranks of a mesh axis, of which this is number `rank`.
 
-    wire_dtype  type on the wire, of all or of q, k and v each; results are f32 again and come back in the type of v
+    wire_dtype  type on the wire, of all or of q, k and v each; results come back in the type of v
     mode        how tokens are shared, see SPSequenceSplit
     """
 
@@ -78,19 +78,19 @@ class Ulysses(AttentionStrategy):
             Direction.SEQ_TO_HEAD, splits, num_heads, head_dim, planes=3, batch=batch
         )
         outward = SPAllToAll4DBatchLayout(Direction.HEAD_TO_SEQ, splits, num_heads, head_dim, batch=batch)
+        joint_heads = (batch, inward.global_length, inward.num_local_heads, head_dim)
         exchange = fused.exchange_of(inward, self.wire)
         if fused.fuses(b, exchange, streams):
-            joint = fused.attend(b, fused.streams_to_heads(b, inward, exchange, streams, self.axis))
+            attended = fused.attend(b, fused.streams_to_heads(b, inward, exchange, streams, self.axis))
             back = fused.exchange_of(outward, self.wire[-1:])
-            outputs = fused.heads_to_streams(b, outward, back, joint, self.axis)
-        else:
-            prepared = [stream.prepared(b) for stream in streams]
-            joint = streams_to_heads(b, inward, prepared, self.axis, self.wire)
-            q, k, v = b.split(joint, 3, axis=3)  # [B, S, h, D] each
-            attended = b.attention(q, k, v)
-            joint = b.reshape(attended, (batch, inward.global_length, inward.num_local_heads, head_dim))
-            outputs = heads_to_streams(b, outward, joint, self.axis, self.wire[-1])
-        return [b.reshape(x, (batch, x.shape[1], num_heads * head_dim)) for x in outputs]
+            joint = b.reshape(attended, joint_heads)
+            return fused.heads_to_streams(b, outward, back, joint, self.axis)
+        prepared = [stream.prepared(b) for stream in streams]
+        joint = streams_to_heads(b, inward, prepared, self.axis, self.wire)
+        q, k, v = b.split(joint, 3, axis=3)  # [B, S, h, D] each
+        joint = b.reshape(b.attention(q, k, v), joint_heads)
+        outputs = heads_to_streams(b, outward, joint, self.axis, self.wire[-1])
+        return [b.cast(b.reshape(x, (*x.shape[:2], num_heads * head_dim)), b.activations) for x in outputs]
 
     def _split_of(self, length: int) -> SPSequenceSplit:
         return SPSequenceSplit(length, self.degree, self.rank, self.mode)

@@ -1,5 +1,7 @@
 """The FLUX transformer on ranks that are threads: equal to one rank, whatever the shape."""
 
+import ctypes
+
 import numpy as np
 import pytest
 from tiny import write_flux_transformer
@@ -204,13 +206,17 @@ def test_the_description_needs_no_weights_and_matches_the_loaded_model(models):
     config = FluxTransformer.read_config(directory)
     model = FluxTransformer.from_pretrained(directory, threads=1)
     model(**request(config))
-    (executor,) = model._executors.values()
-    d = FluxTransformer.describe(
-        config, batch=1, image_tokens=45, text_tokens=5, compute_dtype="f32", parallel=ParallelConfig()
-    )
-    assert len(d.nodes) == len(executor.schedule.order)
-    assert sum(d.weight_nbytes.values()) == sum(p.tensor.nbytes for _, p in model.network.named_parameters())
-    assert d.supports_guidance
+    words = {"compute_dtype": "f32", "parallel": ParallelConfig()}
+    described = [
+        FluxTransformer.describe_modulations(config, rows=1, **words),
+        FluxTransformer.describe(config, batch=1, image_tokens=45, text_tokens=5, **words),
+    ]
+    executors = model._executors.values()
+    assert [len(d.nodes) for d in described] == [len(executor.schedule.order) for executor in executors]
+    for d in described:
+        weights = sum(p.tensor.nbytes for _, p in model.network.named_parameters())
+        assert sum(d.weight_nbytes.values()) == weights
+        assert d.supports_guidance
 
 
 @pytest.mark.parametrize("compute_dtype, error", [("f16", 5e-3), ("bf16", 3e-2), ("q8_0", 5e-2)])
@@ -222,6 +228,49 @@ def test_narrow_weights_stay_close(models, compute_dtype, error):
     result = narrow(**request(config))
     assert 0 < np.linalg.norm(result - exact) / np.linalg.norm(exact) < error
     assert narrow.weights.nbytes < 0.6 * sum(4 * np.prod(p.shape) for _, p in narrow.network.named_parameters())
+
+
+# modulations ahead of the steps
+
+
+@pytest.mark.parametrize("ops", ["fused", "generic"])
+@pytest.mark.parametrize("guidance_embeds", [True, False])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_steps_take_what_was_computed_for_all_of_them(models, batch, guidance_embeds, ops):
+    directory = models(4, guidance_embeds=guidance_embeds)
+    config = FluxTransformer.read_config(directory)
+    model = FluxTransformer.from_pretrained(directory, threads=1, parallel=ParallelConfig(ops=ops))
+    r = request(config, batch=batch)
+    timesteps = np.linspace(1, 0, 5, dtype=np.float32)[:, None] + 0.01 * np.arange(batch, dtype=np.float32)
+    vectors = model.modulations(timesteps, r["pooled_projections"], r["guidance"])
+    channels = (12 * config.num_layers + 3 * config.num_single_layers + 2) * config.dim
+    assert vectors.shape == (5, batch, channels)
+    names = ("hidden_states", "encoder_hidden_states", "img_ids", "txt_ids")
+    for timestep, of_step in zip(timesteps, vectors, strict=True):
+        alone = model.modulations(timestep[None], r["pooled_projections"], r["guidance"])[0]
+        np.testing.assert_allclose(of_step, alone, rtol=0, atol=TOLERANCE)
+        velocity = model.velocity(**{name: r[name] for name in names}, modulations=alone)
+        np.testing.assert_array_equal(velocity, model(**{**r, "timestep": timestep}))
+
+
+def test_vectors_stand_in_the_order_of_the_blocks(models):
+    """Other weights of one modulation change its own vectors and no others."""
+    directory = models(4)
+    config = FluxTransformer.read_config(directory)
+    model = FluxTransformer.from_pretrained(directory, threads=1)
+    arguments = np.full((1, 1), 0.3, np.float32), request(config)["pooled_projections"]
+    before = model.modulations(*arguments)[0, 0]
+    begin = 0
+    for name, modulation in model.network.modulations():
+        address = modulation.linear.bias.tensor.pointer.contents.data
+        bias = np.ctypeslib.as_array((ctypes.c_float * modulation.channels).from_address(address))
+        original = bias.copy()
+        bias += 1
+        changed = np.flatnonzero(model.modulations(*arguments)[0, 0] != before)
+        bias[:] = original
+        np.testing.assert_array_equal(changed, np.arange(begin, begin + modulation.channels), err_msg=name)
+        begin += modulation.channels
+    assert begin == len(before)
 
 
 # bad input

@@ -118,17 +118,18 @@ class ExchangeOps(CollectiveOps):
         return self._fused("receive", (received, *tables), shape, dtype, spec, flops)
 
     def receive_streams(self, exchange: Exchange, received: Tensor, dtype: str = "f32") -> list[Tensor]:
-        """Each stream's [B, s_i, H, D], as views of one result."""
+        """Each stream's [B, s_i, H * D], as views of one result: slices of its tokens where B is 1."""
         _check_buffer(received, exchange, exchange.sequence_rows)
         count = exchange.sequence_rows * exchange.head_dim
         spec = _spec(exchange, False)
         local = self._fused("receive", (received,), (max(1, count),), dtype, spec)
+        batch, channels = exchange.batch, exchange.heads * exchange.head_dim
+        rows = self.reshape(self.slice(local, 0, 0, count), (1, count // channels, channels))
         outputs, begin = [], 0
         for tokens in exchange.local_tokens:
-            shape = (exchange.batch, tokens, exchange.heads, exchange.head_dim)
-            end = begin + exchange.batch * tokens * exchange.heads * exchange.head_dim
-            outputs.append(self.reshape(self.slice(local, 0, begin, end), shape))
-            begin = end
+            part = self.slice(rows, 1, begin, begin + batch * tokens)
+            outputs.append(part if batch == 1 else self.reshape(part, (batch, tokens, channels)))
+            begin += batch * tokens
         return outputs
 
 

@@ -63,10 +63,12 @@ class LayoutOps(FusedOps):
     def concat(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
         """Join tensors along one axis; other axes must agree.
 
-        Neighbouring slices of one tensor are not copied: the result is a slice of it.
+        Neighbouring slices of one tensor are not copied: the result is a slice of it; nor is what is joined with
+        nothing but tensors without elements.
         """
+        axis = normalised_axis("concat", tensors[0], axis)
+        tensors = [x for x in tensors if x.shape[axis]] or tensors[:1]
         first = tensors[0]
-        axis = normalised_axis("concat", first, axis)
         if self._are_neighbours(tensors, axis):
             length = sum(x.shape[axis] for x in tensors)
             shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
