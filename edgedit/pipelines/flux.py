@@ -31,6 +31,7 @@ from edgedit.pipelines.images import to_pil
 from edgedit.pipelines.latents import image_ids, patchify, unpatchify
 from edgedit.pipelines.pipeline import Callback, Pipeline, Result
 from edgedit.pipelines.progress import Progress
+from edgedit.pipelines.prompt_cache import PromptCache
 from edgedit.pipelines.request import Request
 from edgedit.sampling.guidance import combine
 from edgedit.sampling.noise import randn
@@ -39,7 +40,7 @@ from edgedit.sampling.solvers import euler_step
 
 @dataclass(frozen=True)
 class _Text:
-    """The encoded prompts of one branch: sequence [B, T, C], pooled [B, P]."""
+    """Encoded prompts: sequence [B, T, C], pooled [B, P]."""
 
     sequence: np.ndarray
     pooled: np.ndarray
@@ -67,6 +68,7 @@ class FluxPipeline(Pipeline):
         self.text_encoder, self.text_encoder_2 = text_encoder, text_encoder_2
         self.transformer = transformer
         self.vae = vae  # on world rank 0 only
+        self.encoded: PromptCache[_Text] = PromptCache()
 
     @classmethod
     def load(
@@ -137,17 +139,29 @@ class FluxPipeline(Pipeline):
             request = request.with_seed(self.context.broadcast_object(secrets.randbits(32)))
         return request
 
+    def close(self) -> None:
+        self.encoded.clear()
+        super().close()
+
     def _encode(self, request: Request, prompts: tuple[str, ...]) -> _Text:
+        """The prompts of one branch, each as often as pictures are drawn of it."""
         self.context.note(phase="encoding text")
-        with warnings.catch_warnings():
+        length, repeats = request.max_sequence_length, request.num_images_per_prompt
+        texts = [self._encode_one(prompt, length) for prompt in prompts]
+        sequence, pooled = (
+            np.concatenate([getattr(text, name) for text in texts]) for name in ("sequence", "pooled")
+        )
+        return _Text(np.repeat(sequence, repeats, axis=0), np.repeat(pooled, repeats, axis=0))
+
+    def _encode_one(self, prompt: str, length: int) -> _Text:
+        """One prompt, alone: what it becomes does not depend on the others, nor on what was drawn before."""
+        with warnings.catch_warnings():  # that it is cut is said each time, also of a prompt that is kept
             if self.context.rank != 0:
                 warnings.simplefilter("ignore")
-            clip_ids, _ = self.tokenizer.encode(prompts)
-            t5_ids, _ = self.tokenizer_2.encode(prompts, request.max_sequence_length)
-        _, pooled = self.text_encoder(clip_ids)
-        sequence = self.text_encoder_2(t5_ids)
-        repeats = request.num_images_per_prompt
-        return _Text(np.repeat(sequence, repeats, axis=0), np.repeat(pooled, repeats, axis=0))
+            clip_ids, _ = self.tokenizer.encode([prompt])
+            t5_ids, _ = self.tokenizer_2.encode([prompt], length)
+        clip, t5 = self.text_encoder, self.text_encoder_2
+        return self.encoded.get((prompt, length, clip, t5), lambda: _Text(t5(t5_ids), clip(clip_ids)[1]))
 
     def _plan(self, request: Request) -> Schedule:
         """The transformer's schedule, compared between the ranks before the first step."""
@@ -173,21 +187,24 @@ class FluxPipeline(Pipeline):
         guidance = (
             np.full(batch, request.guidance_scale, np.float32) if self.settings.guidance_embeds else None
         )
+        steps = np.repeat(timesteps[:, None], batch, axis=1)
+        modulations = {
+            branch: self.transformer.modulations(steps, text.pooled, guidance)
+            for branch, text in texts.items()
+        }
         hashes = []
 
         for step in self.progress.over(range(num_steps), "steps", num_steps):
             self.context.note(step=step + 1, phase="denoising")
 
             def predict(branch: int, step: int = step, tokens: np.ndarray = tokens) -> np.ndarray:
-                text = texts[branch]
-                return self.transformer(
+                sequence = texts[branch].sequence
+                return self.transformer.velocity(
                     hidden_states=tokens,
-                    encoder_hidden_states=text.sequence,
-                    pooled_projections=text.pooled,
-                    timestep=np.full(batch, timesteps[step], np.float32),
+                    encoder_hidden_states=sequence,
+                    modulations=modulations[branch][step],
                     img_ids=positions,
-                    txt_ids=np.zeros((text.sequence.shape[1], 3), np.float32),
-                    guidance=guidance,
+                    txt_ids=np.zeros((sequence.shape[1], 3), np.float32),
                 )
 
             predictions = branches.predict(predict, label=f"prediction of step {step + 1}")

@@ -87,11 +87,16 @@ class PretendTransformer:
     """Predicts the timestep as velocity, and keeps what it was called with."""
 
     def __init__(self, original):
-        self.compute_dtype, self.prepare, self.calls = original.compute_dtype, original.prepare, []
+        self.compute_dtype, self.prepare = original.compute_dtype, original.prepare
+        self.conditions, self.calls = [], []
 
-    def __call__(self, **inputs):
+    def modulations(self, *condition):
+        self.conditions.append(condition)
+        return condition[0][:, :, None]  # [steps, B, 1]
+
+    def velocity(self, **inputs):
         self.calls.append(inputs)
-        return np.full_like(inputs["hidden_states"], inputs["timestep"][0])
+        return np.full_like(inputs["hidden_states"], inputs["modulations"].item())
 
 
 def test_the_transformer_is_called_as_the_schedule_says(pipeline, monkeypatch):
@@ -101,9 +106,13 @@ def test_the_transformer_is_called_as_the_schedule_says(pipeline, monkeypatch):
     # dynamic shift for 20 image tokens: exp(mu) on the line through (256, 0.5) and (4096, 1.15)
     factor = np.exp(0.5 + (20 - 256) * (1.15 - 0.5) / (4096 - 256))
     sigmas = [factor / (factor + 1 / level - 1) for level in (1, 2 / 3, 1 / 3)] + [0]
-    called = [call["timestep"].item() for call in pretend.calls]
+    called = [call["modulations"].item() for call in pretend.calls]
     np.testing.assert_allclose(called, np.repeat(sigmas[:-1], 2), rtol=1e-6)  # two branches a step
-    assert {call["guidance"].item() for call in pretend.calls} == {5.5}
+    assert len(pretend.conditions) == 2  # all steps of a branch at once
+    for timesteps, _, guidance in pretend.conditions:
+        np.testing.assert_allclose(timesteps, np.array(sigmas[:-1])[:, None], rtol=1e-6)
+        assert guidance.item() == 5.5
+    assert np.abs(pretend.conditions[0][1] - pretend.conditions[1][1]).max() > 1e-3
     for call in pretend.calls:
         assert not call["txt_ids"].any()
         assert call["txt_ids"].shape == (12, 3)
@@ -146,7 +155,7 @@ def test_alternating_sizes_give_what_a_fresh_pipeline_gives(pipeline, directory)
 
 
 def test_steps_and_repeated_calls_build_nothing(pipeline):
-    pipeline("a cat", "a dog", **GUIDED)
+    pipeline("a cat", "a dog", **{**GUIDED, "num_inference_steps": 4})
 
     def watch(step, num_steps, latents):
         steps.append((step, num_steps))
@@ -158,13 +167,41 @@ def test_steps_and_repeated_calls_build_nothing(pipeline):
     assert len(counts) == 1
 
 
+def test_encoders_read_a_repeated_prompt_once(directory, monkeypatch):
+    with Pipeline.from_pretrained(directory, threads=1, parallel=ParallelConfig()) as loaded:
+        clip, t5, read = loaded.text_encoder, loaded.text_encoder_2, []
+        monkeypatch.setattr(loaded, "text_encoder", lambda ids: read.append("clip") or clip(ids))
+        monkeypatch.setattr(loaded, "text_encoder_2", lambda ids: read.append("t5") or t5(ids))
+        first = loaded(["a cat", "a dog"], "", **GUIDED)
+        assert sorted(read) == ["clip"] * 3 + ["t5"] * 3
+        again = loaded(["a cat", "a dog"], "", **GUIDED)
+        loaded("a dog", "a cat", **{**GUIDED, "height": 12}, num_images_per_prompt=2)
+        assert len(read) == 6
+        np.testing.assert_array_equal(first.latents, again.latents)
+        loaded("a cat", **CALL, max_sequence_length=7)  # another length is another text
+        assert len(read) == 8
+        monkeypatch.setattr(loaded, "text_encoder", clip)
+        loaded("a cat", **CALL)  # so is that of another encoder
+        assert read[8:] == ["t5"]
+    assert len(loaded.encoded) == 0
+
+
+@pytest.mark.parametrize("before", [["a cat", "a red bird"], ["a big red apple on a table"]])
+def test_what_was_drawn_before_does_not_matter(pipeline, directory, before):
+    with Pipeline.from_pretrained(directory, threads=1, parallel=ParallelConfig()) as fresh:
+        fresh(before, **CALL)
+        latents = fresh(["a dog", "a cat"], **CALL).latents
+    np.testing.assert_array_equal(latents, pipeline(["a dog", "a cat"], **CALL).latents)
+
+
 def test_a_prompt_that_is_cut_is_said_with_both_numbers(pipeline):
     prompt = "one two three four five six seven eight nine ten eleven twelve thirteen"
-    with pytest.warns(UserWarning) as said:
-        pipeline(prompt, **CALL)
-    numbers = [[int(number) for number in re.findall(r"\d+", str(warning.message))] for warning in said]
-    assert [limit for _, limit in numbers] == [16, 12]  # of CLIP and of T5
-    assert all(length > limit for length, limit in numbers)
+    for _ in range(2):  # also of a prompt that is kept
+        with pytest.warns(UserWarning) as said:
+            pipeline(prompt, **CALL)
+        numbers = [[int(number) for number in re.findall(r"\d+", str(warning.message))] for warning in said]
+        assert [limit for _, limit in numbers] == [16, 12]  # of CLIP and of T5
+        assert all(length > limit for length, limit in numbers)
 
 
 def test_a_seed_is_drawn_where_none_is_given_and_draws_the_same_again(pipeline):
