@@ -198,8 +198,10 @@ class Program:
         """Code, collective (or -1), world ranks waited for, words of the transport."""
     @property
     def address(self) -> int: ...
-    @property
-    def exchange_s(self) -> float: ...
+    def times(self) -> tuple[float, float]:
+        """Seconds of the last run that went into exchanges: waiting for peers, and everything else."""
+    def times_of(self, collective: int, /) -> tuple[float, float]:
+        """The same for one collective."""
     @property
     def started(self) -> int: ...
     @property
@@ -237,3 +239,6 @@ class Channels:
     def post(self, send: int, recv: int, blocks: Sequence[Block], /) -> int: ...
     def test(self, number: int, /) -> bool: ...
     def missing(self, number: int, /) -> list[int]: ...
+    @property
+    def moved_s(self) -> float:
+        """Seconds spent copying so far."""

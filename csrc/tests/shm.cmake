@@ -8,6 +8,12 @@ check_cxx_source_runs("int main() { return 0; }" EDGEDIT_HAVE_THREAD_SANITIZER)
 unset(CMAKE_REQUIRED_FLAGS)
 
 add_core_test(test_shm_processes)
+add_core_test(test_exchange_times)
+foreach(test test_exchange_times test_exchange_times_sanitized)
+  if(TARGET ${test})
+    target_link_libraries(${test} PRIVATE Threads::Threads)
+  endif()
+endforeach()
 
 add_executable(test_shm_threads test_shm_threads.cpp)
 target_link_libraries(test_shm_threads PRIVATE edgedit_core Threads::Threads)

@@ -49,6 +49,8 @@ std::vector<Block> blocks_of(const std::vector<BlockFields>& fields) {
     return blocks;
 }
 
+std::pair<double, double> seconds_of(const ExchangeTimes& times) { return {times.wait_s, times.move_s}; }
+
 /// What a signal handler raised while native code waited, until Python asks for it.
 std::optional<py::error_already_set>& raised() {
     static auto* error = new std::optional<py::error_already_set>; // outlives the interpreter
@@ -152,7 +154,9 @@ void register_programs(py::module_& module) {
                                         failure.text);
              })
         .def_property_readonly("address", [](BoundProgram& self) { return address(&*self); })
-        .def_property_readonly("exchange_s", [](BoundProgram& self) { return self->exchange_s(); })
+        .def("times", [](BoundProgram& self) { return seconds_of(self->times()); })
+        .def("times_of",
+             [](BoundProgram& self, int collective) { return seconds_of(self->times(collective)); })
         .def_property_readonly("started", [](BoundProgram& self) { return self->started(); })
         .def_property_readonly("waiting_in", [](BoundProgram& self) { return self->waiting_in(); });
     module.attr("collective_start") = address(&edgedit_collective_start);
@@ -204,7 +208,8 @@ void register_memory(py::module_& module) {
                  return self.post(pointer<const std::byte*>(send), pointer<std::byte*>(recv), blocks_of(blocks));
              })
         .def("test", &Channels::test, py::call_guard<py::gil_scoped_release>())
-        .def("missing", &Channels::missing);
+        .def("missing", &Channels::missing)
+        .def_property_readonly("moved_s", [](const Channels& self) { return seconds(self.moved()); });
 }
 
 } // namespace

@@ -31,6 +31,7 @@ std::uint64_t Channels::post(const std::byte* send, std::byte* recv, const std::
             const std::byte* source = send + block.send_offset;
             std::byte* target = recv + block.recv_offset;
             const auto count = static_cast<std::size_t>(block.send_nbytes);
+            const Stopwatch stopwatch(moved_);
             if (count > 0 && source != target) std::memcpy(target, source, count);
             continue;
         }
@@ -80,7 +81,10 @@ void Channels::advance(std::deque<Piece>& queue, Counter& position, const Room& 
         const std::size_t at = moved & (ring_nbytes_ - 1);
         const std::size_t count = std::min({room(moved), ring_nbytes_ - at, static_cast<std::size_t>(piece.nbytes)});
         if (count == 0) return;
-        copy(at, piece.memory, count);
+        {
+            const Stopwatch stopwatch(moved_);
+            copy(at, piece.memory, count);
+        }
         moved += static_cast<std::uint32_t>(count);
         position.value.store(moved, std::memory_order_release);
         piece.memory += count;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "transport/counter.hpp"
+#include "transport/stopwatch.hpp"
 #include "transport/transport.hpp"
 
 namespace edgedit::transport {
@@ -28,6 +29,8 @@ class Channels {
     bool test(std::uint64_t number);
     /// Positions in the group of the ranks from which `number` still expects something.
     std::vector<int> missing(std::uint64_t number) const;
+    /// Spent copying so far.
+    Clock::duration moved() const { return moved_; }
 
   private:
     struct Ring {
@@ -54,6 +57,7 @@ class Channels {
     std::uint64_t last_number_ = 0;
     std::deque<int> pieces_left_; ///< per exchange, from `first_number_` on
     std::uint64_t first_number_ = 1;
+    Clock::duration moved_{};
 };
 
 } // namespace edgedit::transport

@@ -35,6 +35,7 @@ class MpiTransport final : public Transport {
 
   private:
     bool post(Exchange& exchange, int peer, bool sending);
+    Code wait_for_requests(Exchange& exchange, const Watch& watch);
     bool is_done(std::int64_t& request);
     bool checked(int code);
 
@@ -42,6 +43,7 @@ class MpiTransport final : public Transport {
     const MpiHandle comm_;
     const int tag_;
     bool failed_ = false;
+    Clock::duration moving_{}; ///< inside calls of MPI_Test that moved something
 };
 
 } // namespace edgedit::transport

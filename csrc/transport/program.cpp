@@ -41,7 +41,7 @@ void Program::begin() {
     opened_.store(-1);
     for (Collective& collective : collectives_) collective.begun = false;
     started_.store(0);
-    exchange_time_ = {};
+    for (Flight& flight : exchanges_) flight.busy = flight.exchange.waited = {};
     next_signal_ = Clock::now() + kSignalInterval;
 }
 
@@ -51,16 +51,15 @@ void Program::end() {
 
 void Program::start(int collective) {
     if (failed_.load()) return;
-    const auto began = Clock::now();
+    const Stopwatch stopwatch(busy(collective));
     begin_collective(collective);
     Flight& flight = exchanges_[index(collectives_[index(collective)].first)];
     settle(collective, start(flight), flight);
-    exchange_time_ += Clock::now() - began;
 }
 
 void Program::wait(int collective) {
     if (failed_.load()) return;
-    const auto began = Clock::now();
+    const Stopwatch stopwatch(busy(collective));
     waiting_.store(collective);
     const Collective& entry = collectives_[index(collective)];
     release(entry.at_wait);
@@ -76,7 +75,6 @@ void Program::wait(int collective) {
         settle(collective, code, second);
     }
     waiting_.store(-1);
-    exchange_time_ += Clock::now() - began;
 }
 
 bool Program::open(int collective, int thread) {
@@ -89,14 +87,13 @@ bool Program::open(int collective, int thread) {
         return !failed_.load();
     }
     if (failed_.load()) return false;
-    const auto began = Clock::now();
+    const Stopwatch stopwatch(busy(collective));
     begin_collective(collective);
     Flight& flight = exchanges_[index(collectives_[index(collective)].first)];
     const Code code = flight.transport->acquire(flight.exchange, watch_);
     flight.used = true;
     settle(collective, code, flight);
     waiting_.store(-1);
-    exchange_time_ += Clock::now() - began;
     if (code == Code::ok) opened_.store(collective);
     return code == Code::ok;
 }
@@ -126,10 +123,33 @@ bool Program::must_stop() {
     if (now >= next_progress_) {
         next_progress_ = now + kProgressInterval;
         for (Flight& flight : exchanges_) {
-            if (flight.flying) flight.transport->progress(flight.exchange);
+            if (!flight.flying) continue;
+            const Stopwatch stopwatch(flight.busy);
+            flight.transport->progress(flight.exchange);
         }
     }
     return false;
+}
+
+ExchangeTimes Program::times(int collective) const {
+    const Collective& entry = collectives_[index(collective)];
+    Clock::duration busy{}, waited{};
+    for (const int exchange : {entry.first, entry.second}) {
+        if (exchange < 0) continue;
+        busy += exchanges_[index(exchange)].busy;
+        waited += exchanges_[index(exchange)].exchange.waited;
+    }
+    return {seconds(waited), seconds(busy - waited)};
+}
+
+ExchangeTimes Program::times() const {
+    ExchangeTimes sum{0, 0};
+    for (int collective = 0; collective < static_cast<int>(collectives_.size()); ++collective) {
+        const auto [wait_s, move_s] = times(collective);
+        sum.wait_s += wait_s;
+        sum.move_s += move_s;
+    }
+    return sum;
 }
 
 void Program::begin_collective(int collective) {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +15,12 @@
 #include "transport/transport.hpp"
 
 namespace edgedit::transport {
+
+/// Seconds of a run that went into exchanges.
+struct ExchangeTimes {
+    double wait_s; ///< for peers
+    double move_s; ///< everything else: moving bytes, producers that write to the peers, sums of all-reduces
+};
 
 /// Why a run ended early.
 struct Failure {
@@ -56,7 +61,10 @@ class Program {
     bool must_stop();
 
     const Failure& failure() const { return failure_; }
-    double exchange_s() const { return std::chrono::duration<double>(exchange_time_).count(); }
+    ExchangeTimes times(int collective) const;
+    ExchangeTimes times() const; ///< of all collectives
+    /// The sum of all time that thread 0 spends on a collective.
+    Clock::duration& busy(int collective) { return exchanges_[index(collectives_[index(collective)].first)].busy; }
 
     // For other threads, while the graph runs.
 
@@ -64,13 +72,12 @@ class Program {
     int waiting_in() const { return waiting_.load(std::memory_order_relaxed); } ///< collective, or -1
 
   private:
-    using Clock = std::chrono::steady_clock;
-
     struct Flight {
         std::shared_ptr<Transport> transport;
         Exchange exchange;
         bool used = false; ///< started, and not released yet
         bool flying = false;
+        Clock::duration busy{}; ///< in this run, waiting included
     };
     struct Collective {
         int first;
@@ -96,7 +103,6 @@ class Program {
     std::atomic<int> opened_{-1}; ///< the last collective that was opened
     std::atomic<int> started_{0};
     std::atomic<int> waiting_{-1};
-    Clock::duration exchange_time_{};
     Clock::time_point next_signal_{}, next_progress_{};
 };
 

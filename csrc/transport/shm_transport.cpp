@@ -33,7 +33,7 @@ Code ShmTransport::acquire(Exchange& exchange, const Watch& watch) {
     for (int shift = 1; shift < size(); ++shift) {
         const int peer = peer_after(shift);
         if (exchange.blocks[static_cast<std::size_t>(peer)].send_nbytes == 0) continue;
-        const Code code = wait_on(released(peer, exchange.slot), exchange.sequence - 1, peer, watch);
+        const Code code = wait_on(exchange, released(peer, exchange.slot), exchange.sequence - 1, peer, watch);
         if (code != Code::ok) return code;
     }
     exchange.acquired = true;
@@ -61,7 +61,7 @@ Code ShmTransport::wait(Exchange& exchange, const Watch& watch) {
     for (int shift = size() - 1; shift > 0; --shift) {
         const int peer = peer_after(shift);
         if (exchange.blocks[static_cast<std::size_t>(peer)].recv_nbytes == 0) continue;
-        const Code code = wait_on(posted(rank_, exchange.slot, peer), exchange.sequence, peer, watch);
+        const Code code = wait_on(exchange, posted(rank_, exchange.slot, peer), exchange.sequence, peer, watch);
         if (code != Code::ok) return code;
     }
     return Code::ok;
@@ -92,7 +92,10 @@ std::byte* ShmTransport::target(const Exchange& exchange, int peer) const {
     return segments_[static_cast<std::size_t>(peer)] + block.remote_offset;
 }
 
-Code ShmTransport::wait_on(Counter& counter, std::uint32_t value, int peer, const Watch& watch) const {
+Code ShmTransport::wait_on(Exchange& exchange, Counter& counter, std::uint32_t value, int peer,
+                           const Watch& watch) const {
+    if (counter.reached(value)) return Code::ok;
+    const Stopwatch stopwatch(exchange.waited);
     return wait_for(
         watch, world_ranks_[static_cast<std::size_t>(peer)], [&] { return counter.reached(value); },
         [&] { counter.sleep(value); });

@@ -36,7 +36,8 @@ class ShmTransport final : public Transport {
   private:
     Counter& released(int owner, int slot) const;
     Counter& posted(int owner, int slot, int writer) const;
-    Code wait_on(Counter& counter, std::uint32_t value, int peer, const Watch& watch) const;
+    /// Return once the counter of `peer` reaches `value`; the time counts as waiting of the exchange.
+    Code wait_on(Exchange& exchange, Counter& counter, std::uint32_t value, int peer, const Watch& watch) const;
 
     const std::vector<std::byte*> segments_;
     const int slots_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/stopwatch.hpp"
 #include "transport/watch.hpp"
 
 namespace edgedit::transport {
@@ -35,6 +36,9 @@ struct Exchange {
     std::uint32_t sequence = 0;          ///< uses of the slot up to this one
     std::vector<std::int64_t> requests;  ///< of MPI
     std::vector<int> request_peers;
+
+    /// Spent waiting until peers sent something or took it, summed over all uses.
+    Clock::duration waited{};
 };
 
 class Transport {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,13 @@ from edgedit.graph.counters import COUNTERS
 from edgedit.graph.graph_cut import GraphCutRunner
 from edgedit.graph.in_graph import InGraphRunner
 from edgedit.graph.planner import plan
-from edgedit.graph.runner import Runner, RunTimes
+from edgedit.graph.runner import Runner
 from edgedit.graph.tensor import Tensor
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.context import ParallelContext
 from edgedit.parallel.process_group import ProcessGroup
+from edgedit.parallel.timeline import REQUEST, Timeline, clock
+from edgedit.parallel.times import RunTimes
 
 _NUMPY_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 
@@ -47,6 +50,7 @@ class Executor:
         self.times = RunTimes()
         self._builder = builder
         self._backend = backend
+        self._context = context
         self._groups: dict[str, ProcessGroup] = {}
         self._leaf_buffer = self._allocator = self._graph_context = None
         self._runner: Runner | None = None
@@ -134,16 +138,35 @@ class Executor:
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Set every input, run all nodes and collectives, return the outputs by name.
 
+        Its times are added to those of the context; where that keeps a timeline, the nodes run one by one for it.
         Raises ValueError for missing, unknown or misshapen inputs, CollectiveError when a collective fails.
         """
+        timeline = self._context.timeline
+        if timeline is None:
+            return self._run(inputs, None)
+        began = clock()
+        outputs = self._run(inputs, timeline)
+        timeline.add(REQUEST, "graph", self.name, began, clock(), self._facts)
+        return outputs
+
+    def _run(self, inputs: Mapping[str, np.ndarray], timeline: Timeline | None) -> dict[str, np.ndarray]:
         self._set_inputs(inputs)
         self.times = times = RunTimes()
         assert self._runner is not None, f"graph {self.name!r} was closed"
-        self._runner.run(times)
+        if timeline is None:
+            self._runner.run(times)
+        else:
+            self._runner.run_profiled(times, timeline)
         outputs = {name: _load(tensor) for name, tensor in self._builder.outputs.items()}
         self._runner.finish()
+        self._context.times.add(times)
         COUNTERS.runs += 1
         return outputs
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        schedule = self.schedule
+        return {"nodes": len(schedule.order), "flops": schedule.flops, "bytes_sent": schedule.bytes_sent}
 
     def _set_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         expected = self._builder.inputs

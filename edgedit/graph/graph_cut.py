@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from edgedit.graph._ggml import lib
 from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.collective import Collective
 from edgedit.graph.dispatch import operand_counts, start
-from edgedit.graph.runner import Runner, RunTimes
+from edgedit.graph.profile import NodeByNode, add_exchange, add_segment
+from edgedit.graph.runner import Runner
 from edgedit.graph.schedule import Schedule, Segment, Start, Wait
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.process_group import ProcessGroup
+from edgedit.parallel.timeline import Timeline, clock
+from edgedit.parallel.times import RunTimes
 from edgedit.parallel.work import Work
 
 
@@ -32,7 +36,9 @@ class GraphCutRunner(Runner):
         self._schedule = schedule
         self._groups = groups
 
-    def connect(self, graph: object) -> None:
+    def connect(self, graph: Any) -> None:
+        self._graph = graph
+        self._nodes: NodeByNode | None = None
         self._segments = {
             step.index: lib.ggml_graph_view(graph, step.begin, step.end) for step in self._schedule.segments
         }
@@ -46,15 +52,50 @@ class GraphCutRunner(Runner):
                 self._backend.compute(
                     self._segments[step.index], f"{self._builder.name!r}, segment {step.index}"
                 )
-                for work in flights.values():
-                    work.is_done()  # lets the transport move bytes that wait for it
                 times.compute_s += time.perf_counter() - began
-            elif isinstance(step, Start):
-                flights[step.collective] = self._start(step.collective)
-                times.wait_s += time.perf_counter() - began
-            elif isinstance(step, Wait):
-                flights.pop(step.collective).wait()
-                times.wait_s += time.perf_counter() - began
+                self._progress(flights, times)
+            else:
+                self._exchange(step, flights, times)
+
+    def run_profiled(self, times: RunTimes, timeline: Timeline) -> None:
+        if self._nodes is None:
+            self._nodes = NodeByNode(self._builder, self._backend, self._schedule, self._graph)
+        flights: dict[int, Work] = {}
+        for step in self._schedule.steps:
+            began, waited_before_s = clock(), times.wait_s
+            if isinstance(step, Segment):
+                for position in self._nodes.computed(step):
+                    self._nodes.compute(position, times, timeline)
+                add_segment(timeline, self._builder.name, step, began)
+                self._progress(flights, times)
+            else:
+                self._exchange(step, flights, times)
+                part = "start" if isinstance(step, Start) else "wait"
+                collective, waited_s = (
+                    self._schedule.collectives[step.collective],
+                    times.wait_s - waited_before_s,
+                )
+                add_exchange(timeline, collective, part, began, clock(), waited_s)
+
+    def _exchange(self, step: Start | Wait, flights: dict[int, Work], times: RunTimes) -> None:
+        group = self._groups[self._schedule.collectives[step.collective].axis]
+        began, waited_before_s = time.perf_counter(), group.waited_s
+        if isinstance(step, Start):
+            flights[step.collective] = self._start(step.collective)
+        else:
+            flights.pop(step.collective).wait()
+        waited_s = group.waited_s - waited_before_s
+        times.wait_s += waited_s
+        times.exchange_s += time.perf_counter() - began - waited_s
+
+    def _progress(self, flights: Mapping[int, Work], times: RunTimes) -> None:
+        """Let transports move bytes that wait for it."""
+        if not flights:
+            return
+        began = time.perf_counter()
+        for work in flights.values():
+            work.is_done()
+        times.exchange_s += time.perf_counter() - began
 
     def _start(self, index: int) -> Work:
         collective = self._schedule.collectives[index]

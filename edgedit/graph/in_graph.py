@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,11 +16,14 @@ from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.collective import Collective
 from edgedit.graph.exchanges import Exchange, exchanges_of, releases
-from edgedit.graph.runner import Runner, RunTimes
-from edgedit.graph.schedule import Schedule, Start
+from edgedit.graph.profile import NodeByNode, add_exchange, add_segment
+from edgedit.graph.runner import Runner
+from edgedit.graph.schedule import Schedule, Segment, Start
 from edgedit.parallel.call import REDUCE_OPS, Call
 from edgedit.parallel.context import ParallelContext
 from edgedit.parallel.process_group import ProcessGroup
+from edgedit.parallel.timeline import Timeline, clock
+from edgedit.parallel.times import RunTimes
 
 _ELEMENTS = ("f32", "f16", "bf16", "i32")  # `Element` of csrc/transport/reduce.hpp
 
@@ -47,6 +49,14 @@ class InGraphRunner(Runner):
         position = {index: at for at, index in enumerate(schedule.order)}
         opens = {index: min(position[node] for node in nodes) for index, nodes in self._producers.items()}
         self._exchanges = exchanges_of(schedule, builder.nodes, outputs, opens)
+        # position -> collective and which part of it ggml's node there is
+        self._exchange_at = {
+            step.position: (step.collective, "start" if isinstance(step, Start) else "wait")
+            for step in schedule.steps
+            if not isinstance(step, Segment)
+        }
+        for index, nodes in self._producers.items():
+            self._exchange_at.update((position[node], (index, "pack")) for node in nodes)
         self._arenas: dict[str, Arena] = {}
         self._chunks: list[np.ndarray] = []  # what all_reduce receives, where no arena holds it
 
@@ -60,9 +70,11 @@ class InGraphRunner(Runner):
                 if not exchange.is_parts:
                     arena.place(self._builder.pointers[self._collective(exchange).start], exchange)
 
-    def connect(self, graph: object) -> None:
+    def connect(self, graph: Any) -> None:
         self._graph = graph
+        self._nodes: NodeByNode | None = None
         program = self._program = self._context.native_program()
+        self._abort = _native.collective_abort, program.address
         transports = {
             axis: self._arenas[axis].transport if axis in self._arenas else group.native_transport()
             for axis, group in self._groups.items()
@@ -98,16 +110,42 @@ class InGraphRunner(Runner):
         self._calls = self._context.native_calls(program, calls, order, nbytes)
 
     def run(self, times: RunTimes) -> None:
-        began = time.perf_counter()
+        began = clock()
         with self._calls as calls:
-            finished = self._backend.compute(
-                self._graph, self._builder.name, abort=(_native.collective_abort, self._program.address)
-            )
-            if not finished:
+            if not self._backend.compute(self._graph, self._builder.name, self._abort):
                 calls.fail()
         calls.count()
-        times.wait_s = self._program.exchange_s
-        times.compute_s = time.perf_counter() - began - times.wait_s
+        times.wait_s, times.exchange_s = self._program.times()
+        times.compute_s = clock() - began - times.wait_s - times.exchange_s
+
+    def run_profiled(self, times: RunTimes, timeline: Timeline) -> None:
+        if self._nodes is None:
+            parts = self._builder, self._backend, self._schedule, self._graph
+            self._nodes = NodeByNode(*parts, self._abort)
+        with self._calls as calls:
+            for step in self._schedule.steps:
+                began = clock()
+                if isinstance(step, Segment):
+                    for position in self._nodes.computed(step):
+                        if not self._run_node(self._nodes, position, times, timeline):
+                            calls.fail()
+                    add_segment(timeline, self._builder.name, step, began)
+                elif not self._run_node(self._nodes, step.position, times, timeline):
+                    calls.fail()
+        calls.count()
+
+    def _run_node(self, nodes: NodeByNode, position: int, times: RunTimes, timeline: Timeline) -> bool:
+        if position not in self._exchange_at:
+            return nodes.compute(position, times, timeline)
+        index, part = self._exchange_at[position]
+        began, (waited_before_s, _) = clock(), self._program.times_of(index)
+        finished = nodes.run(position)
+        ended, (waited_s, _) = clock(), self._program.times_of(index)
+        waited_s -= waited_before_s
+        times.wait_s += waited_s
+        times.exchange_s += ended - began - waited_s
+        add_exchange(timeline, self._schedule.collectives[index], part, began, ended, waited_s)
+        return finished
 
     def finish(self) -> None:
         self._program.end()

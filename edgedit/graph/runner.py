@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
-
-@dataclass(slots=True)
-class RunTimes:
-    """Seconds of the last run: inside ggml, and in exchange with other ranks."""
-
-    compute_s: float = 0.0
-    wait_s: float = 0.0
+from edgedit.errors import EdgeditError
+from edgedit.parallel.timeline import Timeline
+from edgedit.parallel.times import RunTimes
 
 
 class Runner(ABC):
@@ -27,6 +22,13 @@ class Runner(ABC):
     @abstractmethod
     def run(self, times: RunTimes) -> None:
         """Compute every node. Raises GgmlError, or CollectiveError on every rank."""
+
+    def run_profiled(self, times: RunTimes, timeline: Timeline) -> None:
+        """`run`, node by node, with the time of each: the same results, a little slower.
+
+        Raises EdgeditError where that cannot be done.
+        """
+        raise EdgeditError("only graphs on the CPU can be profiled")
 
     def finish(self) -> None:  # noqa: B027
         """The outputs have been read: received data may be overwritten."""

@@ -20,6 +20,8 @@ from edgedit.parallel.call import Call
 from edgedit.parallel.mesh import WORLD, Mesh
 from edgedit.parallel.monitor import Monitor, Trouble
 from edgedit.parallel.process_group import ProcessGroup
+from edgedit.parallel.timeline import Timeline
+from edgedit.parallel.times import RunTimes
 
 if TYPE_CHECKING:
     from edgedit.parallel.native_calls import NativeCalls
@@ -41,6 +43,8 @@ class ParallelContext:
         self.rank = self.config.rank
         self.world_size = self.config.world_size
         self.coords = self.mesh.coords(self.rank)
+        self.times = RunTimes()  # of everything that ran in this context
+        self.timeline: Timeline | None = None  # what runs is profiled while there is one
         self._joined: Any = None
         self._monitor: Monitor
         self._groups: dict[str, ProcessGroup] = {}
@@ -117,6 +121,8 @@ class ParallelContext:
     def note(self, step: int | None = None, phase: str | None = None) -> None:
         """Say where the run is (step index, phase such as "denoise"); failures report it, here and on the peers."""
         self._monitor.note(step, phase)
+        if self.timeline is not None:
+            self.timeline.note(step, phase)
 
     def agree(self, label: str, lines: Sequence[str], axis: str = WORLD) -> None:
         """Return if all ranks of `axis` pass the same lines.

@@ -37,6 +37,7 @@ class Monitor:
         self.recoverable = True  # whether the backend survives the failure, so that a new context can be made
         self.calls_made: dict[str, int] = {}  # collectives begun, by group
         self.waiting_in: Call | None = None
+        self.waited_s = 0.0  # for peers, in calls that Python makes
         # What native code looks at while it waits: not 0 where a rank has left; last, where no collective will finish.
         self.signs = (ctypes.c_int32 * (world_size + 1))()
         self.native_calls: NativeState | None = None  # while native code makes the calls

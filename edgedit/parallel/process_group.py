@@ -41,6 +41,11 @@ class ProcessGroup(ABC):
         self._monitor = monitor
         self._sequence = 0
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds that this rank has waited for peers in calls that Python made, on all groups of its context."""
+        return self._monitor.waited_s
+
     # Collectives ------------------------------------------------------------------------------------------------
 
     def barrier(self, *, label: str = "") -> None:

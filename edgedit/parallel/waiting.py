@@ -15,6 +15,8 @@ from edgedit.parallel.work import Work
 _LAST_CHANCE_S = 0.3
 # A message of a peer that has left may still be on its way.
 _IN_FLIGHT_S = 2.0
+# A look at work that takes longer than this has moved bytes.
+_IDLE_LOOK_S = 50e-6
 
 
 class Backoff:
@@ -48,25 +50,34 @@ class Polled(Work):
     """Work that is over when `ready` says so.
 
     `peers` are the world ranks it depends on; `missing` names, for messages, those that have not delivered yet.
+    `moved_s` gives the seconds that whatever `ready` asks has spent moving bytes so far. Without it, looks that find
+    the work done or take long are taken for that.
     """
 
     def __init__(
         self, call: Call, monitor: Monitor, peers: Sequence[int], ready: Callable[[], bool],
-        missing: Callable[[], list[int]],
+        missing: Callable[[], list[int]], moved_s: Callable[[], float] | None = None,
     ) -> None:  # fmt: skip
         self._call = call
         self._monitor = monitor
         self._peers = list(peers)
         self._ready = ready
         self._missing = missing
+        self._moved_s = moved_s or self._seconds_of_long_looks
+        self._long_looks_s = 0.0
         self._done = False
 
     def is_done(self) -> bool:
         if not self._done:
+            began = time.perf_counter()
             self._done = self._ready()
+            look_s = time.perf_counter() - began
+            if self._done or look_s > _IDLE_LOOK_S:
+                self._long_looks_s += look_s
         return self._done
 
     def wait(self) -> None:
+        began, moved_before_s = time.perf_counter(), self._moved_s()
         backoff = Backoff()
         self._monitor.waiting_in = self._call
         try:
@@ -76,6 +87,11 @@ class Polled(Work):
                 backoff.pause()
         finally:
             self._monitor.waiting_in = None
+            moved_s = self._moved_s() - moved_before_s
+            self._monitor.waited_s += max(0.0, time.perf_counter() - began - moved_s)
+
+    def _seconds_of_long_looks(self) -> float:
+        return self._long_looks_s
 
     def _stop_for_trouble(self) -> None:
         trouble = self._monitor.trouble()

@@ -95,4 +95,4 @@ class ShmGroup(MpiGroup):
             return [self.ranks[peer] for peer in channels.missing(number)]
 
         peers = [rank for rank in self.ranks if rank != self._monitor.rank]
-        return Polled(call, self._monitor, peers, ready, missing)
+        return Polled(call, self._monitor, peers, ready, missing, lambda: channels.moved_s)
