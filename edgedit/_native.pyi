@@ -92,6 +92,9 @@ class ops:
     rope_table: int
     modulate: int
     gated_residual: int
+    linear: int
+    attention: int
+    conv2d: int
     max_streams: int
     max_planes: int
     max_head_dim: int
@@ -147,6 +150,80 @@ class ops:
         def __init__(self, eps: float = 0.0) -> None: ...
         @property
         def address(self) -> int: ...
+
+    # Of the nodes that kernels compute. Addresses are those of ggml tensors, 0 for none; types are ggml's numbers.
+
+    class LinearSpec:
+        def __init__(
+            self,
+            family: str,
+            weight: int,
+            type: int,
+            columns: int,
+            inner: int,
+            to_float: int,
+            bias: int,
+            compute: str,
+            activation: str | None,
+            num_inputs: int,
+            has_gate: bool,
+            has_residual: bool,
+        ) -> None: ...
+        @property
+        def address(self) -> int: ...
+
+    class AttentionSpec:
+        def __init__(self, family: str, compute: str, scale: float, has_mask: bool) -> None: ...
+        @property
+        def address(self) -> int: ...
+
+    class Conv2dSpec:
+        """`padding` is above, below, left, right."""
+
+        def __init__(
+            self,
+            family: str,
+            weight: int,
+            bias: int,
+            activation: str | None,
+            stride: int,
+            padding: tuple[int, int, int, int],
+            has_residual: bool,
+        ) -> None: ...
+        @property
+        def address(self) -> int: ...
+
+# Kernel families (csrc/kernels)
+
+class kernels:
+    """The families of this processor and the packed form of their weights. ValueError for one that it cannot run."""
+
+    @staticmethod
+    def families() -> list[str]:
+        """Those that this processor can run, best first."""
+
+    @staticmethod
+    def best() -> str:
+        """The fastest here, or "ggml"."""
+
+    @staticmethod
+    def panel(family: str) -> int:
+        """Columns of a panel of a packed weight."""
+
+    @staticmethod
+    def has_bf16(family: str) -> bool:
+        """Whether it multiplies bf16, where weights are no f32."""
+
+    @staticmethod
+    def packed_nbytes(family: str, type: int, columns: int, inner: int) -> int:
+        """Size of a packed weight; 0 for types that are not packed."""
+
+    @staticmethod
+    def pack(
+        family: str, type: int, columns: int, inner: int, first: int, count: int, rows: int, packed: int
+    ) -> None:
+        """Put rows [first, first + count) of a weight [columns, inner], which stand dense at the address `rows`, into
+        their place at `packed`. Whole panels only, but for the last one."""
 
 # Transports: what carries planned collectives. Addresses are integers; blocks are (send offset, send bytes, receive
 # offset, receive bytes, offset in the peer's segment), one per rank of the group.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any
 
-from edgedit import launcher
+from edgedit import kernels, launcher
 
 AXES = ("tp", "ulysses", "ring", "kv_gather", "cfg", "dp")
 
@@ -33,8 +33,8 @@ class ParallelConfig:
     """Degrees of every axis, how ranks talk, and which rank this is.
 
     world size = cfg x dp x (ring or kv_gather) x ulysses x tp. The words `auto` of `backend`, `comm`, `ops` and
-    `wire_dtype` are replaced by what they stand for on construction. Raises `ValueError` naming the values and
-    what is legal.
+    `wire_dtype` are replaced by what they stand for on construction; that of `kernels` when the ranks meet, that is,
+    in the config of a `ParallelContext`. Raises `ValueError` naming the values and what is legal.
     """
 
     backend: str = "auto"
@@ -49,6 +49,7 @@ class ParallelConfig:
     wire_dtype: str = "auto"  # auto never rounds more than one rank alone would
     comm: str = "auto"
     ops: str = "auto"
+    kernels: str = "auto"  # ops generic and backends of devices mean ggml's own
     timeout_s: float = 60.0  # silence of a peer, not slowness
     rank: int = 0
     world_size: int = 1
@@ -62,6 +63,7 @@ class ParallelConfig:
             ("backend", BACKENDS),
             ("comm", COMMS),
             ("ops", OPS),
+            ("kernels", kernels.CHOICES),
             ("wire_dtype", WIRE_DTYPES),
         ):
             _check_word(field, getattr(self, field), legal)
@@ -72,6 +74,7 @@ class ParallelConfig:
             self._resolve("backend", "none")
         self._resolve("comm", "graph-cut" if self.backend in ("none", "local") else "in-graph")
         self._resolve("ops", "fused")
+        self._resolve_kernels()
         # activations are f32 whatever type the weights have, so this wire rounds nothing
         self._resolve("wire_dtype", "f32")
         if self.backend == "local" and self.comm == "in-graph":
@@ -163,6 +166,18 @@ class ParallelConfig:
                 raise ValueError(
                     f"{field} {getattr(self, field)} is more than the world of {self.world_size} ranks"
                 )
+
+    def _resolve_kernels(self) -> None:
+        """Our kernels compute on the CPU, in fused nodes."""
+        if self.backend in DEVICE_BACKENDS:
+            reason = f"backend {self.backend} computes on a device"
+        elif self.ops == "generic":
+            reason = "ops generic builds stock nodes only"
+        else:
+            return
+        self._resolve("kernels", "ggml")
+        if self.kernels != "ggml":
+            raise ValueError(f"kernels is {self.kernels!r}, but {reason}; legal with it: auto, ggml")
 
     def _resolve(self, field: str, auto: str) -> None:
         if getattr(self, field) == "auto":

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import edgedit
-from edgedit import embedded, host, launcher
+from edgedit import embedded, host, kernels, launcher
 from edgedit.errors import EdgeditError
 from edgedit.parallel.mpi_library import describe_mpi
 
@@ -45,6 +45,7 @@ def examine(launch: launcher.Launch) -> dict[str, Any]:
         "system": platform.platform(),
         "ggml": _ggml(problems, hints),
         "native": _native(problems),
+        "kernels": _kernels(problems),
         "cores": host.usable_cores(),
         "threads": host.default_threads(launch.local_world_size),
         "launcher": launch.name,
@@ -101,6 +102,17 @@ def _native(problems: list[str]) -> dict[str, Any]:
         problems.append(f"the compiled part of edgedit is missing: {error}")
         return {}
     return {**native.build_info(), "cpu": [name for name, has in native.cpu_features().items() if has]}
+
+
+def _kernels(problems: list[str]) -> dict[str, Any]:
+    """Kernel families that this processor can run, and the one that auto means."""
+    try:
+        offer = kernels.Offer.here()
+    except ImportError:
+        return {}  # said of the compiled part
+    if refusal := offer.refusal("auto"):
+        problems.append(refusal)
+    return offer.as_json()
 
 
 def _mpi(launch: launcher.Launch, problems: list[str], hints: list[str]) -> dict[str, Any]:
@@ -163,7 +175,7 @@ def _packages(problems: list[str]) -> dict[str, str | None]:
 
 def _as_text(report: dict[str, Any]) -> str:
     flags = ", ".join(f"{name}={value}" for name, value in report["ggml"].get("build", {}).items())
-    mpi, gpus = report["mpi"], report["gpus"]
+    mpi, gpus, found = report["mpi"], report["gpus"], report["kernels"]
     packages = (
         f"{name} {found}" if found else f"{name} not installed" for name, found in report["packages"].items()
     )
@@ -173,6 +185,7 @@ def _as_text(report: dict[str, Any]) -> str:
         "ggml": f"{report['ggml'].get('version', 'broken')}; built with {flags or 'unknown flags'}",
         "native": ", ".join(f"{name} {value}" for name, value in report["native"].items() if name != "cpu"),
         "cpu": ", ".join(report["native"].get("cpu", [])) or "no known vector extensions",
+        "kernels": f"{found['auto']} (of {', '.join(found['usable'])})" if found else "none",
         "threads": f"{report['threads']} a rank ({report['cores']} cores, {report['ranks_here']} ranks here)",
         "launcher": f"{report['launcher']}, {report['ranks']} ranks",
         "mpi": f"{mpi['library']}, {mpi['flavour']}, mpi4py {mpi['mpi4py']}" if mpi else "none",

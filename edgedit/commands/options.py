@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from edgedit import config
+from edgedit import config, kernels
 
 DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 
@@ -19,6 +19,8 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-images", type=int, default=1, metavar="N", help="pictures per prompt")
     add("--max-sequence-length", type=int, metavar="N", help="text tokens (default: the tokenizer's limit)")
     add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
+    add("--quantised-compute", default="exact", choices=kernels.QUANTISED_COMPUTE,
+        help="int8: multiply quantised weights as integers, rounding activations (default: %(default)s)")  # fmt: skip
 
 
 def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +44,9 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--comm", default="auto", help=f"who runs collectives: {', '.join(config.COMMS)}")
     group.add_argument("--ops", default="auto", help=f"nodes that move layouts: {', '.join(config.OPS)}")
     group.add_argument(
+        "--kernels", default="auto", help=f"who multiplies on the CPU: {', '.join(kernels.CHOICES)}"
+    )
+    group.add_argument(
         "--wire-dtype",
         default="auto",
         help=f"type of activations on the wire: {', '.join(config.WIRE_DTYPES)}",
@@ -64,7 +69,7 @@ def parallel_options(args: argparse.Namespace, num_heads: int) -> tuple[dict[str
     chosen = None
     if args.sp is not None:
         degrees["ulysses_degree"], chosen = _sequence_parallel(args, num_heads)
-    words = {name: getattr(args, name) for name in ("backend", "comm", "ops", "wire_dtype")}
+    words = {name: getattr(args, name) for name in ("backend", "comm", "ops", "kernels", "wire_dtype")}
     return {**degrees, **words, "timeout_s": args.timeout}, chosen
 
 

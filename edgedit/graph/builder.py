@@ -9,7 +9,7 @@ class GraphBuilder(ExchangeOps):
     """One graph: leaves, nodes and collectives, in program order.
 
     Shapes are in numpy order and are checked here, before ggml can abort the process. The operations stand in
-    `edgedit/graph/ops`, one kind per file.
+    `edgedit/graph/ops`, one kind per file; `FusedOps` says what there is to choose.
 
         b = GraphBuilder("example")
         x = b.input("x", (2, 4))

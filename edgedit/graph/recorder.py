@@ -82,7 +82,9 @@ class Recorder:
         key = ctypes.addressof(weight.pointer.contents)
         if key not in self._parameters:
             self._node_of_address[key] = None
-            self._parameters[key] = Tensor(weight.pointer, weight.shape, weight.dtype, weight.name)
+            self._parameters[key] = Tensor(
+                weight.pointer, weight.shape, weight.dtype, weight.name, packed=weight.packed
+            )
         return self._parameters[key]
 
     def output(self, name: str, tensor: Tensor) -> Tensor:

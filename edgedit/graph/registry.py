@@ -11,6 +11,8 @@ from edgedit.parallel.split import array_split
 
 MODES = ("auto", "fused", "generic")
 WIRE_DTYPES = ("f32", "f16", "bf16")
+# Types of linear weights that kernels read as panels; those of other types they read as ggml's blocks.
+PACKED_TYPES = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,16 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A fused operator. `cpu` is the address of its callback; `supports` says why arguments are not taken."""
+    """A fused operator. `cpu` is the address of its callback; `supports` says why arguments are not taken.
+
+    needs_kernels  True where a kernel family does the work: there is none on devices
+    """
 
     name: str
     cpu: int
     supports: Callable[..., str | None]
     cuda: int | None = None
+    needs_kernels: bool = False
 
 
 def supports_exchange(exchange: Exchange, rotated: bool = False) -> str | None:
@@ -107,6 +113,26 @@ def supports_pointwise(*dtypes: str) -> str | None:
     return f"{', '.join(others)} operands; only f32" if others else None
 
 
+def supports_linear(kernels: str, dtype: str, packed: str | None, are_leaves: bool) -> str | None:
+    """The weight's type and the family that it is packed for; weight and bias go by address, so both must be leaves."""
+    if not are_leaves:
+        return "a weight or bias that is computed"
+    if dtype in PACKED_TYPES and packed != kernels:
+        return f"a weight that is not packed for kernels {kernels}"
+    return None
+
+
+def supports_attention() -> str | None:
+    return None
+
+
+def supports_conv2d(dtype: str, are_leaves: bool) -> str | None:
+    """The weight's type; weight and bias go by address."""
+    if not are_leaves:
+        return "a weight or bias that is computed"
+    return None if dtype == "f32" else f"{dtype} weights; only f32"
+
+
 OPERATORS = {
     operator.name: operator
     for operator in (
@@ -115,5 +141,8 @@ OPERATORS = {
         Operator("rope_table", _native.ops.rope_table, supports_rope_table),
         Operator("modulate", _native.ops.modulate, supports_pointwise),
         Operator("gated_residual", _native.ops.gated_residual, supports_pointwise),
+        Operator("linear", _native.ops.linear, supports_linear, needs_kernels=True),
+        Operator("attention", _native.ops.attention, supports_attention, needs_kernels=True),
+        Operator("conv2d", _native.ops.conv2d, supports_conv2d, needs_kernels=True),
     )
 }

@@ -18,6 +18,7 @@ class Tensor:
     """One tensor of a graph: the result of a node, or a leaf (input, constant, weight) when `node` is None.
 
     `shape` is in numpy order; ggml's `ne` is its reverse padded with ones, so at most four dimensions.
+    A weight that is `packed` for a kernel family is plain bytes to ggml: only `linear` can use it.
     """
 
     pointer: Any  # ctypes pointer to ggml_tensor
@@ -25,6 +26,7 @@ class Tensor:
     dtype: str
     name: str
     node: int | None = None
+    packed: str | None = None
 
     @property
     def ndim(self) -> int:
@@ -55,6 +57,26 @@ class Tensor:
         return tuple(self.pointer.contents.nb[self.ndim - 1 - axis] for axis in range(self.ndim))
 
     @property
+    def tensor_address(self) -> int:
+        """Of ggml's tensor, for operators that take a leaf by address."""
+        return ctypes.addressof(self.pointer.contents)
+
+    def row_levels(self, leading: tuple[int, ...]) -> int:
+        """Steps that it takes to walk the rows in order, where axes of length one repeat up to `leading`."""
+        extents = (*(1,) * (len(leading) + 1 - self.ndim), *self.shape[:-1])
+        steps = (*(0,) * (len(leading) + 1 - self.ndim), *self.strides[:-1])
+        walks: list[tuple[int, int]] = []  # extent, stride
+        for whole, extent, step in reversed(list(zip(leading, extents, steps, strict=True))):
+            stride = 0 if extent == 1 else step
+            if whole == 1:
+                continue
+            if walks and stride == walks[-1][0] * walks[-1][1]:
+                walks[-1] = (walks[-1][0] * whole, walks[-1][1])
+            else:
+                walks.append((whole, stride))
+        return len(walks)
+
+    @property
     def address(self) -> int:
         """Where the data stands; only known once the graph is allocated."""
         address = self.pointer.contents.data
@@ -67,13 +89,17 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightTensor:
-    """A parameter's values in ggml memory owned by a weight store (or, for planning, only their shape and type)."""
+    """A parameter's values in ggml memory owned by a weight store (or, for planning, only their shape and type).
+
+    packed  kernel family in whose panels the values stand, ggml's tensor then being bytes; None for ggml's own form
+    """
 
     pointer: Any
     shape: tuple[int, ...]
     dtype: str
     name: str
     nbytes: int
+    packed: str | None = None
 
 
 class TensorFields(NamedTuple):

@@ -110,10 +110,10 @@ class SpatialAttention(Module):
         tokens = b.reshape(self.group_norm(b, x), (batch, channels, height * width))
         tokens = b.contiguous(b.permute(tokens, (0, 2, 1)))
         q, k, v = (
-            b.reshape(projection(b, tokens), (batch, height * width, 1, channels))
+            b.reshape(projection(b, tokens, dtype=b.activations), (batch, height * width, 1, channels))
             for projection in (self.to_q, self.to_k, self.to_v)
         )
-        out = self.to_out[0](b, b.attention(q, k, v))
+        out = self.to_out[0](b, b.attention(q, k, v, dtype=b.activations))
         return b.add(x, b.reshape(b.contiguous(b.permute(out, (0, 2, 1))), x.shape))
 
 
@@ -133,10 +133,10 @@ class Downsample(Module):
     """Half the size; the picture is padded on its right and lower sides only."""
 
     def __init__(self, channels: int) -> None:
-        self.conv = Conv2d(channels, channels, 3, stride=2)
+        self.conv = Conv2d(channels, channels, 3, stride=2, padding=(0, 1, 0, 1))
 
     def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return self.conv(b, b.pad(x, (0, 0, 0, 0), (0, 0, 1, 1)))
+        return self.conv(b, x)
 
 
 class Upsample(Module):

@@ -261,8 +261,8 @@ class FluxTransformer(Model):
         cls.check_parallel(config, parallel)
         network = cls.build_network(config)
         network.name_scopes()
-        with outline(network, compute_dtype) as weight_nbytes:
-            b = GraphBuilder(cls.__name__, ops=parallel.ops)
+        b = cls.new_builder(parallel, compute_dtype)
+        with outline(network, compute_dtype, b.kernels) as weight_nbytes:
             build(b, network)
             description = GraphDescription(
                 name=b.name,

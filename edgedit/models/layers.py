@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.ops.image import Sides
 from edgedit.graph.tensor import Tensor
 from edgedit.models.module import Module, Parameter
 
@@ -93,7 +94,7 @@ class Conv2d(Module):
         out_channels: int,
         kernel: int,
         stride: int = 1,
-        padding: int = 0,
+        padding: int | Sides = 0,
         bias: bool = True,
     ) -> None:
         self.stride = stride

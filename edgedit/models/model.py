@@ -16,6 +16,7 @@ from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.executor import Executor
 from edgedit.host import default_threads
+from edgedit.kernels import check_quantised_compute
 from edgedit.models.module import Module
 from edgedit.parallel.context import ParallelContext
 from edgedit.weights.checkpoint import Checkpoint
@@ -43,11 +44,13 @@ class Model:
         compute_dtype: str = "f32",
         threads: int | None = None,
         context: ParallelContext | None = None,
+        quantised_compute: str = "exact",
     ) -> None:
         self.config = config
         self.network = network
         self.weights: Any = weights
         self.compute_dtype = compute_dtype
+        self.quantised_compute = check_quantised_compute(quantised_compute)
         self.context = context or ParallelContext(ParallelConfig())
         self.backend: Any = CpuBackend(threads or default_threads(self.context.config.local_world_size))
         self._make_executor: Callable[..., Executor] = Executor
@@ -99,23 +102,34 @@ class Model:
         threads: int | None = None,
         parallel: ParallelConfig | ParallelContext | None = None,
         progress: Progress | None = None,
+        quantised_compute: str = "exact",
     ) -> Any:
         """Load a component of a diffusers directory.
 
-        compute_dtype  type of the linear weights in memory: f32, f16, bf16, or a ggml quantisation such as q8_0
-        threads        compute threads; cores divided by the ranks of this host unless given
-        parallel       layout of the ranks; one rank alone unless given
-        progress       called with (bytes loaded, bytes in all)
+        compute_dtype      type of the linear weights in memory: f32, f16, bf16, or a ggml quantisation such as q8_0
+        threads            compute threads; cores divided by the ranks of this host unless given
+        parallel           layout of the ranks; one rank alone unless given
+        progress           called with (bytes loaded, bytes in all)
+        quantised_compute  "int8" to multiply quantised weights as integers, which rounds activations too
 
         Raises ValueError for a layout that the model cannot run, CheckpointError for files that do not fit.
         """
+        check_quantised_compute(quantised_compute)
         config = cls.read_config(directory)
         context = _context_of(parallel)
         cls.check_parallel(config, context.config)
         network = cls.build_network(config)
         checkpoint = Checkpoint.open(directory)
-        weights = load(network, checkpoint, compute_dtype, cls.parameter_name, cls.ignored_keys, progress)
-        return cls(config, network, weights, compute_dtype, threads, context)
+        weights = load(
+            network,
+            checkpoint,
+            compute_dtype,
+            cls.parameter_name,
+            cls.ignored_keys,
+            progress,
+            context.config.kernels,
+        )
+        return cls(config, network, weights, compute_dtype, threads, context, quantised_compute)
 
     def run(
         self,
@@ -136,11 +150,24 @@ class Model:
             if len(self._executors) >= MAX_COMPILED_GRAPHS:
                 _, oldest = self._executors.popitem(last=False)
                 oldest.close()
-            builder = GraphBuilder(type(self).__name__, ops=self.context.config.ops)
+            builder = self.new_builder(self.context.config, self.compute_dtype, self.quantised_compute)
             build(builder)
             self._executors[key] = self._make_executor(builder, self.backend, self.context, degree=degree)
         self._executors.move_to_end(key)
         return self._executors[key]
+
+    @classmethod
+    def new_builder(
+        cls, parallel: ParallelConfig, compute_dtype: str, quantised_compute: str = "exact"
+    ) -> GraphBuilder:
+        """A builder with the choices of a layout."""
+        return GraphBuilder(
+            cls.__name__,
+            parallel.ops,
+            kernels=parallel.kernels,
+            compute_dtype=compute_dtype,
+            quantised_compute=quantised_compute,
+        )
 
     def close(self) -> None:
         """Free graphs, weights and the backend; safe to call twice."""

@@ -82,8 +82,10 @@ def random_transformer(
 ) -> FluxTransformer:
     """A loaded transformer of one of SIZES; every rank and every run draws the same weights."""
     config = SIZES[name].config
+    context = context or ParallelContext()
     network = FluxNetwork(config)
-    weights = load(network, RandomCheckpoint(network), compute_dtype)  # type: ignore[arg-type]
+    checkpoint: Any = RandomCheckpoint(network)
+    weights = load(network, checkpoint, compute_dtype, kernels=context.config.kernels)
     return FluxTransformer(config, network, weights, compute_dtype, threads, context)
 
 

@@ -18,7 +18,7 @@ from edgedit.models.model import Model
 from edgedit.models.module import Module
 from edgedit.models.token_ids import checked_ids
 
-# Products with f16 weights round their input to f16, which ends at 65504; inputs of T5's `wo` go beyond.
+# ggml's products with f16 weights round their input to f16, which ends at 65504; inputs of T5's `wo` go beyond.
 F16_HEADROOM = 64.0
 MASKED = float(np.finfo(np.float32).min)  # finite, so that a row without any token to attend to is no NaN
 
@@ -106,18 +106,13 @@ class T5Attention(Module):
         if has_relative_attention_bias:
             self.relative_attention_bias = Embedding(config.relative_attention_num_buckets, config.num_heads)
 
-    def forward(self, b: GraphBuilder, x: Tensor, bias: Tensor, mask: Tensor | None) -> Tensor:
-        batch, length, _ = x.shape
-        # [B, S, H D] -> [B, S, H, D] -> [B, H, S, D]; v -> [B, H, D, S]
-        heads = (batch, length, self.num_heads, -1)
-        q, k, v = (b.reshape(projection(b, x), heads) for projection in (self.q, self.k, self.v))
-        q, k = b.permute(q, (0, 2, 1, 3)), b.permute(k, (0, 2, 1, 3))
-        v = b.contiguous(b.permute(v, (0, 2, 3, 1)))
-        scores = b.matmul(q, k)
-        if mask is not None:
-            scores = b.add(scores, mask)
-        out = b.matmul(b.softmax(scores, mask=bias), v)
-        return self.o(b, b.reshape(b.contiguous(b.permute(out, (0, 2, 1, 3))), (batch, length, -1)))
+    def forward(self, b: GraphBuilder, x: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+        heads = (*x.shape[:2], self.num_heads, -1)  # [B, S, H D] -> [B, S, H, D]
+        q, k, v = (
+            b.reshape(projection(b, x, dtype=b.activations), heads) for projection in (self.q, self.k, self.v)
+        )
+        attended = b.attention(q, k, v, scale=1.0, mask=bias, dtype=b.activations)
+        return self.o(b, attended, residual=residual)
 
 
 class T5DenseReluDense(Module):
@@ -133,14 +128,17 @@ class T5DenseReluDense(Module):
             self.wi_1 = None
         self.wo = Linear(config.d_ff, config.d_model, bias=False)
 
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
+    def forward(self, b: GraphBuilder, x: Tensor, residual: Tensor) -> Tensor:
+        weight = self.wo.weight.on(b)
+        rounds_to_f16 = weight.dtype == "f16" and weight.packed is None
+        dtype = "f32" if rounds_to_f16 else b.activations
         if self.wi_1 is not None:
-            hidden = b.mul(self.wi_0(b, x, activation=self.activation), self.wi_1(b, x))
+            hidden = self.wi_1(b, x, gate=self.wi_0(b, x, activation=self.activation), dtype=dtype)
         else:
-            hidden = self.wi(b, x, activation=self.activation)
-        if self.wo.weight.on(b).dtype == "f16":
-            return b.scale(self.wo(b, b.scale(hidden, 1 / F16_HEADROOM)), F16_HEADROOM)
-        return self.wo(b, hidden)
+            hidden = self.wi(b, x, activation=self.activation, dtype=dtype)
+        if rounds_to_f16:
+            return b.add(residual, b.scale(self.wo(b, b.scale(hidden, 1 / F16_HEADROOM)), F16_HEADROOM))
+        return self.wo(b, hidden, residual=residual)
 
 
 class T5SelfAttentionLayer(Module):
@@ -148,8 +146,8 @@ class T5SelfAttentionLayer(Module):
         self.SelfAttention = T5Attention(config, has_relative_attention_bias)
         self.layer_norm = RMSNorm(config.d_model, config.layer_norm_epsilon)
 
-    def forward(self, b: GraphBuilder, x: Tensor, bias: Tensor, mask: Tensor | None) -> Tensor:
-        return b.add(x, self.SelfAttention(b, self.layer_norm(b, x), bias, mask))
+    def forward(self, b: GraphBuilder, x: Tensor, bias: Tensor) -> Tensor:
+        return self.SelfAttention(b, self.layer_norm(b, x), bias, residual=x)
 
 
 class T5FeedForwardLayer(Module):
@@ -158,7 +156,7 @@ class T5FeedForwardLayer(Module):
         self.layer_norm = RMSNorm(config.d_model, config.layer_norm_epsilon)
 
     def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return b.add(x, self.DenseReluDense(b, self.layer_norm(b, x)))
+        return self.DenseReluDense(b, self.layer_norm(b, x), residual=x)
 
 
 class T5Block(Module):
@@ -168,9 +166,9 @@ class T5Block(Module):
             T5FeedForwardLayer(config),
         ]
 
-    def forward(self, b: GraphBuilder, x: Tensor, bias: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, b: GraphBuilder, x: Tensor, bias: Tensor) -> Tensor:
         attention, feed_forward = self.layer
-        return feed_forward(b, attention(b, x, bias, mask))
+        return feed_forward(b, attention(b, x, bias))
 
 
 class T5Stack(Module):
@@ -181,8 +179,10 @@ class T5Stack(Module):
 
     def forward(self, b: GraphBuilder, x: Tensor, mask: Tensor | None) -> Tensor:
         bias = self._position_bias(b, x.shape[1])
+        if mask is not None:
+            bias = b.add(b.repeat(b.reshape(bias, (1, *bias.shape)), (x.shape[0], *bias.shape)), mask)
         for block in self.block:
-            x = block(b, x, bias, mask)
+            x = block(b, x, bias)
         return self.final_layer_norm(b, x)
 
     def _position_bias(self, b: GraphBuilder, length: int) -> Tensor:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from edgedit import kernels
 from edgedit.config import AXES, DEVICE_BACKENDS, ParallelConfig
 from edgedit.errors import EdgeditError, PeerLostError
 from edgedit.parallel import cuda
@@ -32,8 +33,9 @@ Result = TypeVar("Result")
 class ParallelContext:
     """One group per axis and one for the world. Made once, shared by models and pipelines, closed explicitly.
 
-    Making it is a call that all ranks make together. Raises `EdgeditError` where the launch does not fit MPI or the
-    ranks were given different settings. Any failure of a collective closes the context; a new one can be made if the
+    Making it is a call that all ranks make together. Raises `EdgeditError` where the launch does not fit MPI, the
+    ranks were given different settings or one of them cannot run the kernels; `ValueError` for kernels that one rank
+    alone cannot run. Any failure of a collective closes the context; a new one can be made if the
     ranks themselves are well. While it is open, an uncaught exception of one rank ends all ranks.
     """
 
@@ -55,7 +57,7 @@ class ParallelContext:
 
             self._joined = Joined(self.config, self.mesh, self.close)
             self._monitor = self._joined.monitor
-            self.config = replace(self.config, backend=self._joined.backend)
+            self.config = replace(self.config, backend=self._joined.backend, kernels=self._joined.kernels)
         elif self.config.backend == "local":
             if _hub is None:
                 raise ValueError(
@@ -64,6 +66,8 @@ class ParallelContext:
             self._monitor = LocalMonitor(self.mesh, self.rank, _hub)
         else:
             self._monitor = Monitor(self.rank, self.world_size)
+        if self._joined is None:
+            self.config = replace(self.config, kernels=kernels.chosen(self.config.kernels))
         for axis in (WORLD, *AXES):
             self._groups[axis] = self._make_group(axis)
 

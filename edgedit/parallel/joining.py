@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import edgedit
+from edgedit import kernels
 from edgedit.config import DEVICE_BACKENDS, ParallelConfig
 from edgedit.errors import CollectiveError, EdgeditError
 from edgedit.parallel import ending
@@ -21,7 +22,7 @@ _JOIN_S = 60.0  # start-up of other ranks to allow for, however short the timeou
 
 
 class Joined:
-    """MPI, control channel and exit guard of one context."""
+    """MPI, control channel and exit guard of one context; what `backend` and `kernels` auto stand for."""
 
     def __init__(self, config: ParallelConfig, mesh: Mesh, close: Callable[[], None]) -> None:
         # Before the ranks have met, a late one cannot be told from an absent one.
@@ -30,7 +31,7 @@ class Joined:
             self._comm = mpi.world(config)
         self._guard = ending.Guard(Monitor(config.rank, config.world_size))
         try:
-            connections = _meet(self._comm, config, timeout_s)
+            connections, self.kernels = _meet(self._comm, config, timeout_s)
         except EdgeditError:
             ending.finalize_would_hang()
             raise
@@ -90,14 +91,16 @@ class Joined:
         self.monitor.stop()
 
 
-def _meet(comm: Any, config: ParallelConfig, timeout_s: float) -> list[Connection]:
-    """Compare settings with all ranks and connect to them."""
+def _meet(comm: Any, config: ParallelConfig, timeout_s: float) -> tuple[list[Connection], str]:
+    """Compare settings with all ranks, connect to them, and agree on a kernel family."""
     settings = [f"edgedit = {edgedit.__version__}", *config.shared_lines()]
-    hellos = mpi.meet(comm, {"settings": settings, "host": host_identity()}, timeout_s)
+    offer = kernels.Offer.here().as_json()
+    hellos = mpi.meet(comm, {"settings": settings, "host": host_identity(), "kernels": offer}, timeout_s)
     _compare_settings([hello["settings"] for hello in hellos], config)
+    family = _agreed_kernels([hello["kernels"] for hello in hellos], config)
     one_host = len({hello["host"] for hello in hellos}) == 1
     meeting = Meeting(config.rank, one_host)
-    return meeting.join(mpi.meet(comm, meeting.card(), timeout_s), timeout_s)
+    return meeting.join(mpi.meet(comm, meeting.card(), timeout_s), timeout_s), family
 
 
 def _compare_settings(settings: Sequence[Sequence[str]], config: ParallelConfig) -> None:
@@ -108,3 +111,10 @@ def _compare_settings(settings: Sequence[Sequence[str]], config: ParallelConfig)
                     f"[rank {config.rank}/{config.world_size}] the ranks were given different settings: "
                     f"'{first}' on rank 0, '{second}' on rank {rank}"
                 )
+
+
+def _agreed_kernels(offers: Sequence[dict[str, Any]], config: ParallelConfig) -> str:
+    try:
+        return kernels.agreed(config.kernels, [kernels.Offer(**offer) for offer in offers])
+    except EdgeditError as error:
+        raise EdgeditError(f"[rank {config.rank}/{config.world_size}] {error}") from None

@@ -62,9 +62,14 @@ def converted_pieces(
             continue
         share = -(-len(piece) // num_workers)
         shares = [piece[begin : begin + share] for begin in range(0, len(piece), share)]
-        yield from workers.map(
-            lambda part: _encode(np.ascontiguousarray(to_f32(part, stored)), target, name), shares
-        )
+        yield from workers.map(lambda part: converted(part, stored, target, name), shares)
+
+
+def converted(values: np.ndarray, stored: str, target: str, name: str) -> np.ndarray:
+    """Rows of safetensors type `stored`, dense in ggml type `target`; arguments and errors as `converted_pieces`."""
+    if _SAME_BITS.get(stored) == target:
+        return np.ascontiguousarray(values)
+    return _encode(np.ascontiguousarray(to_f32(values, stored)), target, name)
 
 
 def _encode(values: np.ndarray, target: str, name: str) -> np.ndarray:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgedit.errors import CheckpointError, GgmlError
-from edgedit.graph import _ggml
 from edgedit.graph._ggml import lib
-from edgedit.graph.tensor import WeightTensor, ne_of
 from edgedit.host import usable_cores
 from edgedit.weights.checkpoint import Checkpoint, listing
-from edgedit.weights.convert import check_compute_dtype, converted_pieces, fitting_type
+from edgedit.weights.convert import check_compute_dtype, converted_pieces
+from edgedit.weights.forms import Form, declare
+from edgedit.weights.memory import Memory
+from edgedit.weights.packing import pack
 
 if TYPE_CHECKING:
     from edgedit.models.module import Module, Parameter
@@ -28,9 +29,9 @@ Progress = Callable[[int, int], None]
 class WeightStore:
     """Owns the memory of a module's weights; parameters are valid for as long as it is open."""
 
-    def __init__(self, context: Any, buffer: Any) -> None:
-        self.nbytes: int = lib.ggml_backend_buffer_get_size(buffer) if buffer else 0
-        self._free = weakref.finalize(self, _free, context, buffer)
+    def __init__(self, context: Any, memory: Memory) -> None:
+        self.nbytes = memory.nbytes
+        self._free = weakref.finalize(self, _free, context, memory)
 
     def close(self) -> None:
         """Free the weights now. Safe to call twice."""
@@ -44,49 +45,51 @@ def load(
     rename: Rename | None = None,
     ignore: Iterable[str] = (),
     progress: Progress | None = None,
+    kernels: str = "ggml",
 ) -> WeightStore:
-    """Compare names and shapes, then read every weight once into one buffer.
+    """Compare names and shapes, then read every weight once into one buffer, in the form that `Form.of` states.
 
-    Two-dimensional weights of linear layers take `compute_dtype` (f16 where their rows do not fill the blocks of a
-    quantised type), everything else f32. Nothing is allocated before all names, shapes and types were found right,
-    and no more than a piece of a tensor is held besides the checkpoint's mapping and the result.
+    Nothing is allocated before all names, shapes and types were found right, and no more than a piece of a tensor is
+    held besides the checkpoint's mapping and the result.
 
     Args:
         rename: checkpoint key to parameter name; None for a key that is not needed. Two keys may lead to one
             parameter (tied weights) if their values are the same.
         ignore: shell-style patterns of further keys that are not needed.
         progress: called with (bytes done, bytes in all) after each tensor.
+        kernels: family that linear weights are packed for; "ggml" for none.
 
     Raises:
         ValueError: if the compute dtype is unknown.
         CheckpointError: listing missing, unknown and misshapen tensors, or naming one that cannot be converted.
+        GgmlError: where memory does not suffice.
     """
     check_compute_dtype(compute_dtype)
     parameters = dict(module.named_parameters())
     keys = _match(parameters, checkpoint, rename, tuple(ignore), type(module).__name__)
-    dtypes = {name: memory_type(parameter, compute_dtype) for name, parameter in parameters.items()}
+    forms = {name: Form.of(parameter, compute_dtype, kernels) for name, parameter in parameters.items()}
 
-    context, pointers = declare(parameters, dtypes)
-    buffer = lib.ggml_backend_alloc_ctx_tensors_from_buft(context, lib.ggml_backend_cpu_buffer_type())
-    store = WeightStore(context, buffer)
-    if not buffer and any(np.prod(parameter.shape) > 0 for parameter in parameters.values()):
-        store.close()
-        raise GgmlError(f"{checkpoint.path}: not enough memory for its weights as {compute_dtype}")
+    context, pointers = declare(forms)
+    try:
+        store = WeightStore(context, Memory(pointers.values()))
+    except GgmlError as error:
+        lib.ggml_free(context)
+        raise GgmlError(f"{checkpoint.path}: {error}, as {compute_dtype}") from None
 
-    total, done = sum(lib.ggml_nbytes(pointer) for pointer in pointers.values()), 0
+    total, done = sum(form.nbytes for form in forms.values()), 0
     cores = usable_cores()
     try:
         with ThreadPoolExecutor(cores) as workers:
-            for name, pointer in pointers.items():
-                done += _fill(pointer, checkpoint, keys[name], dtypes[name], workers, cores)
+            for name, form in forms.items():
+                _fill(pointers[name], form, checkpoint, keys[name], workers, cores)
+                done += form.nbytes
                 if progress:
                     progress(done, total)
     except BaseException:
         store.close()
         raise
     for name, parameter in parameters.items():
-        nbytes = lib.ggml_nbytes(pointers[name])
-        parameter.tensor = WeightTensor(pointers[name], parameter.shape, dtypes[name], name, nbytes)
+        parameter.tensor = forms[name].bound(pointers[name], name)
     return store
 
 
@@ -133,42 +136,21 @@ def _same_values(checkpoint: Checkpoint, key: str, other: str) -> bool:
     return np.array_equal(checkpoint.as_f32(key), checkpoint.as_f32(other))
 
 
-def memory_type(parameter: Parameter, compute_dtype: str) -> str:
-    """ggml type that a parameter has in memory."""
-    if parameter.role != "linear" or len(parameter.shape) != 2:
-        return "f32"
-    return fitting_type(parameter.shape, compute_dtype)
-
-
-def declare(parameters: Mapping[str, Parameter], dtypes: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
-    """A ggml context and its tensors, without memory yet."""
-    size = (len(parameters) + 1) * lib.ggml_tensor_overhead()
-    context = lib.ggml_init(lib.ggml_init_params(mem_size=size, mem_buffer=None, no_alloc=True))
-    if not context:
-        raise GgmlError(f"ggml could not create a context for {len(parameters)} weights")
-    pointers = {}
-    for name, parameter in parameters.items():
-        type_id = _ggml.TYPE_IDS[dtypes[name]]
-        pointers[name] = lib.ggml_new_tensor_4d(context, type_id, *ne_of(parameter.shape))
-        lib.ggml_set_name(pointers[name], name[-63:].encode())
-    return context, pointers
-
-
 def _fill(
-    pointer: Any, checkpoint: Checkpoint, key: str, dtype: str, workers: Executor, num_workers: int
-) -> int:
-    """Convert one tensor into its place; returns its bytes."""
+    pointer: Any, form: Form, checkpoint: Checkpoint, key: str, workers: Executor, num_workers: int
+) -> None:
+    """Convert one tensor into its place."""
+    values, stored = checkpoint.read(key), checkpoint.dtype(key)
+    if form.packed:
+        pack(values, stored, form, key, pointer.contents.data, workers, num_workers)
+        return
     offset = 0
-    for piece in converted_pieces(
-        checkpoint.read(key), checkpoint.dtype(key), dtype, key, workers, num_workers
-    ):
+    for piece in converted_pieces(values, stored, form.dtype, key, workers, num_workers):
         lib.ggml_backend_tensor_set(pointer, piece.ctypes.data, offset, piece.nbytes)
         offset += piece.nbytes
-    assert offset == lib.ggml_nbytes(pointer), f"{key}: {offset} bytes for {lib.ggml_nbytes(pointer)}"
-    return offset
+    assert offset == form.nbytes, f"{key}: {offset} bytes for {form.nbytes}"
 
 
-def _free(context: Any, buffer: Any) -> None:
-    if buffer:
-        lib.ggml_backend_buffer_free(buffer)
+def _free(context: Any, memory: Memory) -> None:
+    memory.free()
     lib.ggml_free(context)

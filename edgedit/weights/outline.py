@@ -8,30 +8,29 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from edgedit.graph._ggml import lib
-from edgedit.graph.tensor import WeightTensor
 from edgedit.weights.convert import check_compute_dtype
-from edgedit.weights.loader import declare, memory_type
+from edgedit.weights.forms import Form, declare
 
 if TYPE_CHECKING:
     from edgedit.models.module import Module
 
 
 @contextmanager
-def outline(module: Module, compute_dtype: str) -> Iterator[dict[str, int]]:
+def outline(module: Module, compute_dtype: str, kernels: str = "ggml") -> Iterator[dict[str, int]]:
     """Give every parameter a tensor without memory; yields the bytes that loading would take, by type.
 
-    The parameters are only valid inside. Raises ValueError for an unknown compute type.
+    `kernels` is the family that weights would be packed for. The parameters are only valid inside. Raises ValueError
+    for an unknown compute type.
     """
     check_compute_dtype(compute_dtype)
     parameters = dict(module.named_parameters())
-    dtypes = {name: memory_type(parameter, compute_dtype) for name, parameter in parameters.items()}
-    context, pointers = declare(parameters, dtypes)
+    forms = {name: Form.of(parameter, compute_dtype, kernels) for name, parameter in parameters.items()}
+    context, pointers = declare(forms)
     nbytes: Counter[str] = Counter()
     try:
         for name, parameter in parameters.items():
-            size = lib.ggml_nbytes(pointers[name])
-            nbytes[dtypes[name]] += size
-            parameter.tensor = WeightTensor(pointers[name], parameter.shape, dtypes[name], name, size)
+            nbytes[forms[name].dtype] += forms[name].nbytes
+            parameter.tensor = forms[name].bound(pointers[name], name)
         yield dict(nbytes)
     finally:
         for parameter in parameters.values():

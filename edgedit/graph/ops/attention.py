@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from edgedit import _native
+from edgedit.dtypes import itemsize
 from edgedit.graph._ggml import lib
 from edgedit.graph.ops.checks import require, require_dtype, require_ndim
 from edgedit.graph.ops.linear import LinearOps
@@ -23,7 +25,7 @@ class AttentionOps(LinearOps, RopeOps):
         mask: Tensor | None = None,
         dtype: str = "f32",
     ) -> Tensor:
-        """softmax(q k^T scale + mask) v, fused.
+        """softmax(q k^T scale + mask) v, in one pass.
 
         q [B, Sq, H, D], k and v [B, Sk, H, D] (strided views are fine): [B, Sq, H * D] of type `dtype`.
         `mask`, f16 or f32, is [Sq, Sk], [H, Sq, Sk] or [B, H, Sq, Sk], where B, H and Sq may be 1; `scale` is
@@ -40,14 +42,32 @@ class AttentionOps(LinearOps, RopeOps):
         if mask is not None:
             _check_mask(mask, q, k)
         scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
+        if self.fuses("attention"):
+            out = self._attention_node(q, k, v, scale, mask, dtype)
+        else:
+            out = self._stock_attention(q, k, v, scale, mask)
+        return self.cast(self.reshape(out, (batch, queries, heads * head_dim)), dtype)
+
+    def _attention_node(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, dtype: str
+    ) -> Tensor:
+        """[B, Sq, H, D] by a kernel."""
+        sources = [x if x.strides[-1] == itemsize(x.dtype) else self.contiguous(x) for x in (q, k, v)]
+        if mask is not None:
+            sources.append(mask if mask.strides[-1] == itemsize(mask.dtype) else self.contiguous(mask))
+        # where activations are bf16, so is what is multiplied here
+        spec = _native.ops.AttentionSpec(self.kernels, self.activations, scale, mask is not None)
+        flops = 4 * q.count * k.shape[1]
+        return self._fused("attention", sources, q.shape, dtype, spec, flops)
+
+    def _stock_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+        """[B, Sq, H, D] by ggml's nodes."""
         q, k, v = (self.permute(x, _TO_HEADS) for x in (q, k, v))
         # ggml's fused attention takes q in f32 and a mask in f16, and is slow on k and v in bf16
         q, k, v = (self.cast(x, "f32") if x.dtype == "bf16" else x for x in (q, k, v))
         if mask is not None and mask.dtype == "f32":
-            out = self._attention_by_products(self.cast(q, "f32"), k, v, scale, mask)
-        else:
-            out = self._flash_attention(self.cast(q, "f32"), k, v, scale, mask)
-        return self.cast(self.reshape(out, (batch, queries, heads * head_dim)), dtype)
+            return self._attention_by_products(self.cast(q, "f32"), k, v, scale, mask)
+        return self._flash_attention(self.cast(q, "f32"), k, v, scale, mask)
 
     def _flash_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Tensor:
         """q, k, v [B, H, S, D] -> [B, Sq, H, D], one stock node."""

@@ -25,10 +25,10 @@ def normalised_axis(op: str, x: Tensor, axis: int) -> int:
     return axis % x.ndim
 
 
-def require_broadcast(op: str, x: Tensor, *others: Tensor) -> None:
-    """Each of the others must broadcast to x and have its whole last axis."""
+def require_broadcast(op: str, shape: tuple[int, ...], *others: Tensor) -> None:
+    """Each of the others must broadcast to a shape and have its whole last axis."""
     for y in others:
-        padded = (1,) * (x.ndim - y.ndim) + y.shape
-        fits = y.ndim <= x.ndim and padded[-1] == x.shape[-1]
-        fits = fits and all(b in (a, 1) for a, b in zip(x.shape, padded, strict=True))
-        require(fits, op, f"{y.name} must broadcast to x, with the same last axis", x, y)
+        padded = (1,) * (len(shape) - y.ndim) + y.shape
+        fits = y.ndim <= len(shape) and padded[-1] == shape[-1]
+        fits = fits and all(b in (a, 1) for a, b in zip(shape, padded, strict=True))
+        require(fits, op, f"{y.name} must broadcast to {list(shape)}, with the same last axis", y)

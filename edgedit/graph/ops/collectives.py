@@ -27,8 +27,8 @@ class Group(Protocol):
 class CollectiveOps(ImageOps):
     """The builder knows nothing of ranks: whoever adds a collective says who takes part and what is exchanged."""
 
-    def __init__(self, name: str = "graph", ops: str = "auto") -> None:
-        super().__init__(name, ops)
+    def __init__(self, name: str = "graph", ops: str = "auto", **choices: str) -> None:
+        super().__init__(name, ops, **choices)
         self.collectives: list[Collective] = []
 
     def all_gather(self, name: str, x: Tensor, group: Group, counts: Sequence[int] | None = None) -> Tensor:

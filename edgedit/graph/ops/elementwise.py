@@ -13,6 +13,11 @@ from edgedit.graph.tensor import Tensor
 ACTIVATIONS = ("gelu", "gelu_erf", "gelu_quick", "silu", "relu")
 
 
+def check_activation(activation: str | None) -> None:
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ValueError(f"activation {activation!r} is none of {', '.join(ACTIVATIONS)}")
+
+
 class ElementwiseOps(FusedOps):
     """x: any shape, f32. A second operand broadcasts to the first as in numpy."""
 
@@ -61,11 +66,8 @@ class ElementwiseOps(FusedOps):
 
     def activate(self, x: Tensor, activation: str | None) -> Tensor:
         """The function of that name, one of `ACTIVATIONS`; x itself for None."""
-        if activation is None:
-            return x
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is none of {', '.join(ACTIVATIONS)}")
-        result: Tensor = getattr(self, activation)(x)
+        check_activation(activation)
+        result: Tensor = getattr(self, activation)(x) if activation else x
         return result
 
     def tanh(self, x: Tensor) -> Tensor:

@@ -35,8 +35,8 @@ class Preparation:
 class ExchangeOps(CollectiveOps):
     """Buffers are as csrc/layout.hpp states; see `Exchange` for the letters. Types f32, f16 and bf16 everywhere."""
 
-    def __init__(self, name: str = "graph", ops: str = "auto") -> None:
-        super().__init__(name, ops)
+    def __init__(self, name: str = "graph", ops: str = "auto", **choices: str) -> None:
+        super().__init__(name, ops, **choices)
         # send tensor's node -> specs of the pack nodes that fill it: a transport may redirect them (set_targets)
         self.pack_specs: dict[int, list[Any]] = {}
 

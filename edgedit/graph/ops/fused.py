@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from edgedit import kernels as families
 from edgedit.graph import _ggml
 from edgedit.graph._ggml import lib
 from edgedit.graph.recorder import Recorder
@@ -16,26 +17,44 @@ from edgedit.graph.tensor import Tensor, ne_of, tensor_array
 class FusedOps(Recorder):
     """`ops` is "generic" for stock nodes only; else operators are fused wherever they take the arguments.
 
-    activations     type for tensors that only feed products
-    fusion_reasons  operator -> why its generic twin was taken, for the first time that it was
+    kernels            family that linear, attention and conv2d are fused with; "ggml" for stock nodes there
+    compute_dtype      type of the large weights
+    quantised_compute  "int8" to multiply integers where weights are quantised, "exact" for what they stand for
+    fusion_reasons     operator -> why its generic twin was taken, for the first time that it was
+
+    Raises ValueError for words that are not known and for kernels that this processor cannot run.
     """
 
-    activations = "f32"
-
-    def __init__(self, name: str = "graph", ops: str = "auto") -> None:
+    def __init__(
+        self,
+        name: str = "graph",
+        ops: str = "auto",
+        kernels: str = "auto",
+        compute_dtype: str = "f32",
+        quantised_compute: str = "exact",
+    ) -> None:
         super().__init__(name)
         if ops not in MODES:
             raise ValueError(f"ops is {ops!r}; legal: {', '.join(MODES)}")
         self.ops = "generic" if ops == "generic" else "fused"
+        self.kernels = "ggml" if ops == "generic" else families.chosen(kernels)
+        self.compute_dtype = compute_dtype
+        self.quantised_compute = families.check_quantised_compute(quantised_compute)
         self.fusion_reasons: dict[str, str] = {}
         self._specs: list[Any] = []  # what the nodes' user data point to
+
+    @property
+    def activations(self) -> str:
+        """Type for tensors that only feed products: bf16 where these are multiplied as such, else f32."""
+        is_bf16 = self.compute_dtype != "f32" and families.multiplies_bf16(self.kernels)
+        return "bf16" if is_bf16 else "f32"
 
     def fuses(self, name: str, *facts: Any, why_not: str | None = None) -> bool:
         """True when operator `name` is to be used on arguments of these facts, which no rank sees differently.
 
         `why_not` is a reason against it that the caller knows.
         """
-        if self.ops == "generic":
+        if self.ops == "generic" or (OPERATORS[name].needs_kernels and self.kernels == "ggml"):
             return False
         reason = why_not or OPERATORS[name].supports(*facts)
         if reason:

@@ -32,16 +32,17 @@ class NormOps(ElementwiseOps, LayoutOps):
         if not self.fuses("modulate", x.dtype, scale.dtype, shift.dtype):
             y = self.add(self.mul(self.layer_norm(x, eps), self.scale(scale, 1.0, 1.0)), shift)
             return self.cast(y, dtype)
-        require_broadcast("modulate", x, scale, shift)
+        require_broadcast("modulate", x.shape, scale, shift)
         spec = _native.ops.PointwiseSpec(eps)
-        y = self._fused("modulate", (x, scale, shift), x.shape, "f32", spec, flops=3 * x.count)
+        direct = "f32" if self.kernels == "ggml" else dtype  # the operator of a device writes f32 only
+        y = self._fused("modulate", (x, scale, shift), x.shape, direct, spec, flops=3 * x.count)
         return self.cast(y, dtype)
 
     def gated_residual(self, x: Tensor, gate: Tensor, update: Tensor) -> Tensor:
         """x + gate * update for x, update [B, s, C] and gate [B, 1, C]."""
         if not self.fuses("gated_residual", x.dtype, gate.dtype, update.dtype):
             return self.add(x, self.mul(update, gate))
-        require_broadcast("gated_residual", x, gate)
+        require_broadcast("gated_residual", x.shape, gate)
         require(x.shape == update.shape, "gated_residual", "x and update must have one shape", x, update)
         spec = _native.ops.PointwiseSpec()
         return self._fused("gated_residual", (x, gate, update), x.shape, "f32", spec, flops=2 * x.count)

@@ -14,8 +14,8 @@ from edgedit.graph.tensor import Tensor
 
 
 class RopeOps(FusedOps):
-    def __init__(self, name: str = "graph", ops: str = "auto") -> None:
-        super().__init__(name, ops)
+    def __init__(self, name: str = "graph", ops: str = "auto", **choices: str) -> None:
+        super().__init__(name, ops, **choices)
         self._rope_tables: dict[tuple[int, ...], Tensor] = {}
 
     def rope(self, x: Tensor, positions: Tensor, periods: Tensor) -> Tensor:

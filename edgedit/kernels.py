@@ -1,0 +1,81 @@
+"""Kernel families: who multiplies matrices, which of them a processor can run, and which one ranks agree on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edgedit.errors import EdgeditError
+
+# Fastest first. "portable" runs everywhere, at the speed of what a compiler makes of plain loops over vectors; "ggml"
+# stands for ggml's own nodes.
+FAMILIES = ("avx512", "avx2", "portable", "ggml")
+CHOICES = ("auto", *FAMILIES)
+VARIABLE = "EDGEDIT_KERNELS"  # what auto means
+QUANTISED_COMPUTE = ("exact", "int8")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one rank can do: the families that its processor runs, and the one that it takes for auto.
+
+    The latter is unchecked: where the environment names it, it may be none of them.
+    """
+
+    usable: tuple[str, ...]
+    auto: str
+
+    @classmethod
+    def here(cls, env: Mapping[str, str] | None = None) -> Offer:
+        from edgedit import _native
+
+        wanted = (os.environ if env is None else env).get(VARIABLE) or "auto"
+        auto = "ggml" if wanted == "auto" else wanted
+        return cls((*_native.kernels.families(), "ggml"), auto)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def refusal(self, word: str) -> str | None:
+        """Why this rank cannot run what a choice means for it, if it cannot."""
+        family = self.auto if word == "auto" else word
+        if family in self.usable:
+            return None
+        name = f"{VARIABLE}={family}" if word == "auto" else f"kernels {family!r}"
+        reason = "this processor cannot run them" if family in FAMILIES else "no such kernels"
+        return f"{name}: {reason}; legal here: {', '.join(self.usable)}"
+
+
+def chosen(word: str) -> str:
+    """The family that a choice means on this machine. Raises ValueError for one that it cannot run."""
+    offer = Offer.here()
+    if refusal := offer.refusal(word):
+        raise ValueError(refusal)
+    return offer.auto if word == "auto" else word
+
+
+def agreed(word: str, offers: Sequence[Offer]) -> str:
+    """The family that a choice means for all ranks: for auto the slowest of what they would take alone.
+
+    `offers` are those of all ranks. Raises EdgeditError naming a rank that cannot run what it was told to.
+    """
+    for rank, offer in enumerate(offers):
+        if refusal := offer.refusal(word):
+            raise EdgeditError(f"rank {rank}: {refusal}")
+    return max((offer.auto for offer in offers), key=FAMILIES.index) if word == "auto" else word
+
+
+def multiplies_bf16(family: str) -> bool:
+    """True for families that multiply bf16 where weights are no f32."""
+    from edgedit import _native
+
+    return family != "ggml" and _native.kernels.has_bf16(family)
+
+
+def check_quantised_compute(word: str) -> str:
+    """Return `word`, or raise ValueError listing the legal ones."""
+    if word not in QUANTISED_COMPUTE:
+        raise ValueError(f"quantised_compute is {word!r}; legal: {', '.join(QUANTISED_COMPUTE)}")
+    return word
