@@ -93,6 +93,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         steps=request.num_inference_steps,
         branches=branches,
         notes=tuple([chosen] if chosen else []) + _notes(mesh, branches) + _fusion_notes(described[0]),
+        before=graph_of.modulations(request.num_inference_steps),
     )
 
 
@@ -160,3 +161,15 @@ class _Graphs:
             )
             self.known[shard] = RankForecast.of(graph, degree)
         return self.known[shard]
+
+    def modulations(self, steps: int) -> RankForecast:
+        """What every rank computes of timesteps, guidance and pooled text, for all steps at once."""
+        from edgedit.models.flux import FluxTransformer
+
+        graph = FluxTransformer.describe_modulations(
+            self.network,
+            rows=steps * self.shape["batch"],
+            compute_dtype=self.dtype,
+            parallel=ParallelConfig.for_plan(**self.options),
+        )
+        return RankForecast.of(graph, degree=1)

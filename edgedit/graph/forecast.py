@@ -34,9 +34,13 @@ class RankForecast:
         return sum(self.graph.weight_nbytes.values())
 
     @property
-    def total_nbytes(self) -> int:
-        """Weights, activations and inputs."""
-        return self.weight_nbytes + self.schedule.peak_nbytes + self.graph.input_nbytes
+    def run_nbytes(self) -> int:
+        """Activations and inputs."""
+        return self.schedule.peak_nbytes + self.graph.input_nbytes
+
+    @property
+    def output_nbytes(self) -> int:
+        return sum(self.graph.nodes[index].nbytes for index in self.graph.outputs)
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Forecast:
     detail    the world rank whose segments are shown
     branches  guidance branches of the request: each is one forward pass per step
     notes     what the user may not expect
+    before    what each rank computes once for a branch, before its first step; the steps read the outputs
     """
 
     title: str
@@ -59,6 +64,7 @@ class Forecast:
     steps: int
     branches: int = 1
     notes: tuple[str, ...] = ()
+    before: RankForecast | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -102,6 +108,25 @@ class Forecast:
         return tuple(self.passes * rank.schedule.flops for rank in self.ranks)
 
     @property
+    def flops_before(self) -> int:
+        """Of each rank, before the first step."""
+        return self.passes * self.before.schedule.flops if self.before else 0
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Of what is computed before the first step: the results, which each rank keeps until the last."""
+        return self.passes * self.before.output_nbytes if self.before else 0
+
+    @property
+    def before_nbytes(self) -> int:
+        """Memory that each rank needs for what is computed before the first step, results included."""
+        return self.before.run_nbytes + self.kept_nbytes if self.before else 0
+
+    def total_nbytes(self, rank: RankForecast) -> int:
+        """Weights and all memory beside them. Graphs stay allocated for the next request, so nothing is shared."""
+        return rank.weight_nbytes + rank.run_nbytes + self.before_nbytes
+
+    @property
     def groups(self) -> dict[str, list[list[int]]]:
         """Rank lists of every axis and of the world."""
         return {axis: self.mesh.groups(axis) for axis in (*AXES, WORLD)}
@@ -127,8 +152,9 @@ def as_json(forecast: Forecast) -> dict[str, Any]:
         "bytes_sent": list(forecast.bytes_sent),
         "bytes_sent_per_step": list(forecast.bytes_sent_per_step),
         "flops_per_step": list(forecast.flops_per_step),
+        "flops_before_steps": forecast.flops_before,
         "memory": [
-            {"rank": rank, "coords": forecast.mesh.coords(rank), **_memory(of_rank)}
+            {"rank": rank, "coords": forecast.mesh.coords(rank), **_memory(forecast, of_rank)}
             for rank, of_rank in enumerate(forecast.ranks)
         ],
         "rank": forecast.detail,
@@ -165,10 +191,11 @@ def _collective(collective: Collective, flight: Flight) -> dict[str, Any]:
     }
 
 
-def _memory(rank: RankForecast) -> dict[str, Any]:
+def _memory(forecast: Forecast, rank: RankForecast) -> dict[str, Any]:
     return {
         "weights": dict(rank.graph.weight_nbytes),
         "compute": rank.schedule.peak_nbytes,
         "inputs": rank.graph.input_nbytes,
-        "total": rank.total_nbytes,
+        "before_steps": forecast.before_nbytes,
+        "total": forecast.total_nbytes(rank),
     }

@@ -62,7 +62,7 @@ def _ranks(forecast: Forecast, every_rank: bool) -> list[str]:
             flop(forecast.flops_per_step[rank]),
             binary(forecast.bytes_sent_per_step[rank]),
             binary(forecast.bytes_sent[rank]),
-            binary(of_rank.total_nbytes),
+            binary(forecast.total_nbytes(of_rank)),
         )
         if every_rank:
             place = mesh.coords(rank)
@@ -87,12 +87,15 @@ def _memory(forecast: Forecast) -> list[str]:
     for rank, of_rank in enumerate(forecast.ranks):
         kinds.setdefault(id(of_rank), (of_rank, []))[1].append(rank)
     dtypes = list(forecast.graph.weight_nbytes)
-    rows = [["ranks", *(f"weights {dtype}" for dtype in dtypes), "activations", "inputs", "total"]]
+    before = [binary(forecast.before_nbytes)] if forecast.before else []
+    heads = ["activations", "inputs", *(["before steps"] if before else []), "total"]
+    rows = [["ranks", *(f"weights {dtype}" for dtype in dtypes), *heads]]
     for of_rank, members in kinds.values():
         weights = [binary(of_rank.graph.weight_nbytes.get(dtype, 0)) for dtype in dtypes]
         activations = binary(of_rank.schedule.peak_nbytes)
         inputs = binary(of_rank.graph.input_nbytes)
-        rows.append([ranges(members), *weights, activations, inputs, binary(of_rank.total_nbytes)])
+        total = binary(forecast.total_nbytes(of_rank))
+        rows.append([ranges(members), *weights, activations, inputs, *before, total])
     return [f"Memory of {forecast.graph.name} per rank, estimated", *table(rows)]
 
 
@@ -109,7 +112,13 @@ def _steps(forecast: Forecast, full: bool) -> list[str]:
     header = ("", "nodes", "FLOP", "bytes", "")
     aligned = table([header, *rows], left=frozenset({0, 4})) if rows else []
     sent = sum(collective.bytes_sent for collective in schedule.collectives)
-    lines = [
+    lines = []
+    if forecast.before:
+        lines.append(
+            f"Before the first step, on each rank: {flop(forecast.flops_before)}, "
+            f"{binary(forecast.kept_nbytes)} of results that the steps read"
+        )
+    lines += [
         f"One forward pass of rank {forecast.detail}: {len(schedule.segments)} segments, "
         f"{len(schedule.collectives)} collectives, {len(schedule.order)} nodes, "
         f"{flop(schedule.flops)}, {binary(sent)} sent"
