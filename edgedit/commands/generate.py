@@ -108,7 +108,12 @@ def _draw(
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_, **__: voice.note(str(message))
         pipeline = Pipeline.from_pretrained(
-            args.model, args.dtype, args.threads, context, progress=not args.quiet
+            args.model,
+            args.dtype,
+            args.threads,
+            context,
+            progress=not args.quiet,
+            quantised_compute=args.quantised_compute,
         )
         result = pipeline.run(request)
     for note in result.notes:
@@ -196,6 +201,7 @@ def _parameters(args: argparse.Namespace, request: Request, seed: int, index: in
         "max_sequence_length": request.max_sequence_length,
         "model": args.model,
         "dtype": args.dtype,
+        "quantised_compute": args.quantised_compute,
     }
 
 
@@ -210,8 +216,10 @@ def _report(
         "backend": config.backend,
         "comm": config.comm,
         "ops": config.ops,
+        "kernels": config.kernels,
         "dtype": args.dtype,
-        "wire_dtype": config.wire_dtype,
+        "wire_dtype": config.wire_dtype_for(args.dtype),
+        "quantised_compute": args.quantised_compute,
         "schedule_digest": result.schedule_digest,
         "bytes_sent": result.bytes_sent,
         "timings": {name: round(seconds, 6) for name, seconds in result.timings.items()},

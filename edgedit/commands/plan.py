@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgedit import presets
+from edgedit import kernels, presets
 from edgedit.commands import output
 from edgedit.commands.options import add_parallel_arguments, add_request_arguments, parallel_options
 from edgedit.commands.plan_subject import Subject, find_subject
@@ -81,8 +81,9 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         facts={
             "model": args.model,
             "dtype": args.dtype,
-            "wire_dtype": parallel.wire_dtype,
+            "wire_dtype": parallel.wire_dtype_for(args.dtype),
             "ops": parallel.ops,
+            "kernels": kernels.chosen(parallel.kernels),
             "batch": request.batch,
             "image_tokens": image_tokens,
             "text_tokens": request.max_sequence_length,

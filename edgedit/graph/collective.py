@@ -24,7 +24,8 @@ class Collective:
       all_reduce  send_counts = recv_counts = the chunk that each rank sums; together the whole tensor
       broadcast   send_counts = recv_counts = the whole count, repeated; rank 0 is the root
 
-    ops tells the nodes around it apart, generic or fused, and what these put on the wire: ranks must agree on it.
+    ops tells the nodes around it apart, generic or fused, and what these put on the wire; kernels is the family that
+    computes what is exchanged. Ranks must agree on both.
 
     total_count is the number of elements that all ranks contribute together. It is the same on every rank
     even where shards are uneven, so it stands in the signature. An all_to_all cannot derive it from what one
@@ -45,6 +46,7 @@ class Collective:
     reduce_op: str | None = None
     total_count: int | None = None
     ops: str = "generic"
+    kernels: str = "ggml"
 
     @property
     def size(self) -> int:
@@ -105,4 +107,5 @@ class Collective:
         kind = f"{self.kind}({self.reduce_op})" if self.reduce_op else self.kind
         count = "?" if self.global_count is None else self.global_count
         line = f"{kind} {self.name} axis={self.axis} size={self.size} dtype={self.dtype} count={count}"
-        return line if self.ops == "generic" else f"{line} ops={self.ops}"
+        line = line if self.ops == "generic" else f"{line} ops={self.ops}"
+        return line if self.kernels == "ggml" else f"{line} kernels={self.kernels}"

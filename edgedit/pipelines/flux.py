@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from edgedit.config import ParallelConfig
 from edgedit.errors import EdgeditError
 from edgedit.graph.schedule import Schedule
 from edgedit.models.autoencoder_kl import AutoencoderKL
@@ -78,8 +79,11 @@ class FluxPipeline(Pipeline):
         threads: int,
         context: ParallelContext,
         progress: Progress,
+        quantised_compute: str,
     ) -> FluxPipeline:
         context.note(phase="loading weights")
+        # what every rank computes alike, it computes alone, as all of them agreed to
+        alone = ParallelConfig(ops=context.config.ops, kernels=context.config.kernels)
         classes: dict[str, Any] = {
             "text_encoder": CLIPTextModel,
             "text_encoder_2": T5EncoderModel,
@@ -95,8 +99,9 @@ class FluxPipeline(Pipeline):
                     settings.directory / component,
                     compute_dtype=compute_dtype,
                     threads=threads,
-                    parallel=context if component == "transformer" else None,
+                    parallel=context if component == "transformer" else alone,
                     progress=advance,
+                    quantised_compute=quantised_compute,
                 )
         for name in ("tokenizer", "tokenizer_2"):
             models[name] = Tokenizer.from_dir(settings.directory / name)
@@ -133,7 +138,12 @@ class FluxPipeline(Pipeline):
     def _agreed(self, request: Request) -> Request:
         """The same request on every rank, with a seed."""
         self.context.note(phase="comparing the request")
-        model = [f"dtype = {self.transformer.compute_dtype}", *self.settings.lines()]
+        transformer = self.transformer
+        model = [
+            f"dtype = {transformer.compute_dtype}",
+            f"quantised_compute = {transformer.quantised_compute}",
+            *self.settings.lines(),
+        ]
         self.context.agree("request", [*request.lines(), *model])
         if request.seed is None:
             request = request.with_seed(self.context.broadcast_object(secrets.randbits(32)))
@@ -187,6 +197,7 @@ class FluxPipeline(Pipeline):
         guidance = (
             np.full(batch, request.guidance_scale, np.float32) if self.settings.guidance_embeds else None
         )
+        self.context.note(phase="conditioning")
         steps = np.repeat(timesteps[:, None], batch, axis=1)
         modulations = {
             branch: self.transformer.modulations(steps, text.pooled, guidance)

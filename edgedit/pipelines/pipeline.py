@@ -62,6 +62,7 @@ class Pipeline(ABC):
         threads: int | None = None,
         parallel: ParallelConfig | ParallelContext | None = None,
         progress: bool = False,
+        quantised_compute: str = "exact",
     ) -> Pipeline:
         """Load a model for this rank.
 
@@ -72,6 +73,7 @@ class Pipeline(ABC):
             parallel: layout over ranks; None asks the launcher, and means one rank if there is none.
                 A context is used and left open; from a config the pipeline makes its own.
             progress: draw progress bars on world rank 0.
+            quantised_compute: "int8" to multiply quantised weights as integers, which rounds activations too.
 
         Raises:
             ValueError: a directory or layout that cannot work; before any weight is read.
@@ -93,6 +95,7 @@ class Pipeline(ABC):
                 threads or host.default_threads(config.local_world_size),
                 context,
                 shown,
+                quantised_compute,
             )
         except BaseException:
             if given is None:
@@ -110,6 +113,7 @@ class Pipeline(ABC):
         threads: int,
         context: ParallelContext,
         progress: Progress,
+        quantised_compute: str,
     ) -> Pipeline: ...
 
     def __call__(

@@ -9,8 +9,8 @@ from PIL import Image
 from edgedit import cli
 
 KEYS = [
-    "seed", "world_size", "axes", "backend", "comm", "ops", "dtype", "wire_dtype", "schedule_digest", "bytes_sent",
-    "timings", "outputs",
+    "seed", "world_size", "axes", "backend", "comm", "ops", "kernels", "dtype", "wire_dtype", "quantised_compute",
+    "schedule_digest", "bytes_sent", "timings", "outputs",
 ]  # fmt: skip
 FAST = ["--steps", "2", "--threads", "1"]
 

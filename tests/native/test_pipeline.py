@@ -88,6 +88,7 @@ class PretendTransformer:
 
     def __init__(self, original):
         self.compute_dtype, self.prepare = original.compute_dtype, original.prepare
+        self.quantised_compute = original.quantised_compute
         self.conditions, self.calls = [], []
 
     def modulations(self, *condition):

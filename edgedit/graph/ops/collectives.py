@@ -140,6 +140,7 @@ class CollectiveOps(ImageOps):
                 reduce_op=reduce_op,
                 total_count=total_count,
                 ops=ops,
+                kernels=self.kernels,
             )
         )
         return self.reshape(self.slice(wait, 0, 0, received), recv_shape)
