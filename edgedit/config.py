@@ -32,9 +32,10 @@ _OWN_FIELDS = ("rank", "local_rank", "local_world_size", "device")
 class ParallelConfig:
     """Degrees of every axis, how ranks talk, and which rank this is.
 
-    world size = cfg x dp x (ring or kv_gather) x ulysses x tp. The words `auto` of `backend`, `comm`, `ops` and
-    `wire_dtype` are replaced by what they stand for on construction; that of `kernels` when the ranks meet, that is,
-    in the config of a `ParallelContext`. Raises `ValueError` naming the values and what is legal.
+    world size = cfg x dp x (ring or kv_gather) x ulysses x tp. The words `auto` of `backend`, `comm` and `ops` are
+    replaced by what they stand for on construction, that of `kernels` when the ranks meet, that is, in the config of
+    a `ParallelContext`; what that of `wire_dtype` stands for also depends on the type of a model's weights. Raises
+    `ValueError` naming the values and what is legal.
     """
 
     backend: str = "auto"
@@ -46,7 +47,7 @@ class ParallelConfig:
     tp_degree: int = 1
     vae_degree: int = 1  # overlay group: part of the same world, no factor of it
     text_encoder_degree: int = 1  # overlay group
-    wire_dtype: str = "auto"  # auto never rounds more than one rank alone would
+    wire_dtype: str = "auto"  # auto never rounds more than one rank alone would: see wire_dtype_for
     comm: str = "auto"
     ops: str = "auto"
     kernels: str = "auto"  # ops generic and backends of devices mean ggml's own
@@ -75,8 +76,6 @@ class ParallelConfig:
         self._resolve("comm", "graph-cut" if self.backend in ("none", "local") else "in-graph")
         self._resolve("ops", "fused")
         self._resolve_kernels()
-        # activations are f32 whatever type the weights have, so this wire rounds nothing
-        self._resolve("wire_dtype", "f32")
         if self.backend == "local" and self.comm == "in-graph":
             raise ValueError(
                 "comm in-graph runs one rank a process, but backend local runs threads; legal: graph-cut"
@@ -121,6 +120,16 @@ class ParallelConfig:
     def axes(self) -> dict[str, int]:
         """Degree of every axis, fastest first: tp, ulysses, ring, kv_gather, cfg, dp."""
         return {axis: getattr(self, f"{axis}_degree") for axis in AXES}
+
+    def wire_dtype_for(self, compute_dtype: str) -> str:
+        """The type on the wire for a model with weights of that type, of q, k, v and of what attention gives.
+
+        `auto` is what one rank alone rounds all four to: f32, which rounds nothing, unless the kernels multiply bf16
+        and the weights are no f32; then bf16. Raises ValueError where kernels are named that do not run here.
+        """
+        if self.wire_dtype != "auto":
+            return self.wire_dtype
+        return kernels.activations(kernels.chosen(self.kernels), compute_dtype)
 
     def shared_lines(self) -> list[str]:
         """One line per setting that all ranks of a launch must share."""

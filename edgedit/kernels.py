@@ -74,6 +74,11 @@ def multiplies_bf16(family: str) -> bool:
     return family != "ggml" and _native.kernels.has_bf16(family)
 
 
+def activations(family: str, compute_dtype: str) -> str:
+    """Type for tensors that only feed products: bf16 where these are multiplied as such, else f32."""
+    return "bf16" if compute_dtype != "f32" and multiplies_bf16(family) else "f32"
+
+
 def check_quantised_compute(word: str) -> str:
     """Return `word`, or raise ValueError listing the legal ones."""
     if word not in QUANTISED_COMPUTE:

@@ -291,7 +291,7 @@ class _GraphOfStep:
 
     def __call__(self, b: GraphBuilder) -> None:
         config, batch = self.config, self.batch
-        strategy = strategy_for(self.parallel, b.activations)
+        strategy = strategy_for(self.parallel, b.compute_dtype)
         img = b.input("img", (batch, self.image_tokens, config.in_channels))
         txt = b.input("txt", (batch, self.text_tokens, config.joint_attention_dim))
         modulations = dict(self.network.modulations()).values()

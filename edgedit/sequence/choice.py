@@ -9,17 +9,9 @@ from edgedit.sequence.strategy import AttentionStrategy
 from edgedit.sequence.ulysses import Ulysses
 
 
-def strategy_for(config: ParallelConfig, activations: str) -> AttentionStrategy:
-    """Local on one sequence rank, else Ulysses. `activations` is the type of tensors that only feed products."""
+def strategy_for(config: ParallelConfig, compute_dtype: str) -> AttentionStrategy:
+    """Local on one sequence rank, else Ulysses."""
     if config.ulysses_degree == 1:
         return Local()
     rank = Mesh(config).coords(config.rank)["ulysses"]
-    return Ulysses(config.ulysses_degree, rank, wire_dtype(config, activations))
-
-
-def wire_dtype(config: ParallelConfig, activations: str) -> str:
-    """The type on the wire; "auto" is what one rank alone rounds q, k, v and the output of attention to.
-
-    That is f32, which rounds nothing, unless products take bf16: then one rank has all four in bf16 as well.
-    """
-    return activations if config.wire_dtype == "auto" else config.wire_dtype
+    return Ulysses(config.ulysses_degree, rank, config.wire_dtype_for(compute_dtype))

@@ -10,10 +10,14 @@ from edgedit.cli import main
 from edgedit.config import ParallelConfig
 from edgedit.graph.planner import plan
 from edgedit.graph.registry import OPERATORS
+from edgedit.kernels import Offer
 from edgedit.models.flux import FluxConfig, FluxTransformer
 from edgedit.parallel.context import ParallelContext
 
-FUSED = set(OPERATORS)
+FUSED = {"pack", "receive", "rope_table", "modulate"}
+# of operators that take one node, with products of ggml's and with products of ours
+EXPECTED = {"ggml": FUSED | {"gated_residual"}, "portable": FUSED | {"linear", "attention"}}
+COPIES = {"cont", "cpy", "dup", "concat"}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -40,18 +44,20 @@ def test_a_narrow_wire_rounds_alike(models, wire):  # noqa: F811
     assert np.linalg.norm(fused - generic) / np.linalg.norm(generic) < bound
 
 
-def described(config=FluxConfig(num_layers=1, num_single_layers=1), size=2, **options):  # noqa: B008
+def described(config=FluxConfig(num_layers=1, num_single_layers=1), size=2, batch=1, dtype="f32", **options):  # noqa: B008
     parallel = ParallelConfig(ulysses_degree=size, world_size=size, local_world_size=size, **options)
     return FluxTransformer.describe(
-        config, batch=1, image_tokens=64, text_tokens=9, compute_dtype="f32", parallel=parallel
+        config, batch=batch, image_tokens=64, text_tokens=9, compute_dtype=dtype, parallel=parallel
     )
 
 
+@pytest.mark.parametrize("kernels", EXPECTED)
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_choice_of_operators_makes_the_graph(size):
-    fused, generic = described(size=size, ops="auto"), described(size=size, ops="generic")
-    assert {node.op for node in fused.nodes} >= FUSED - ({"receive"} if size == 1 else set())
-    assert not {node.op for node in generic.nodes} & FUSED
+def test_the_choice_of_operators_makes_the_graph(size, kernels):
+    fused, generic = described(size=size, kernels=kernels), described(size=size, ops="generic")
+    ops = {node.op for node in fused.nodes} & set(OPERATORS)
+    assert ops == EXPECTED[kernels] - ({"receive"} if size == 1 else set())
+    assert not {node.op for node in generic.nodes} & set(OPERATORS)
     assert len(fused.nodes) < len(generic.nodes)
     schedules = [plan(d.nodes, d.collectives, d.outputs, degree=size) for d in (fused, generic)]
     assert schedules[0].bytes_sent == schedules[1].bytes_sent
@@ -59,6 +65,21 @@ def test_the_choice_of_operators_makes_the_graph(size):
     assert (schedules[0].digest == schedules[1].digest) == (
         size == 1
     )  # without collectives nothing is exchanged
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8_0"])
+@pytest.mark.parametrize("kernels", ["avx512", "avx2", "portable"])
+def test_a_step_copies_nothing_but_text_and_image_into_one(kernels, dtype, size, batch):
+    """Only single blocks of several pictures over several ranks copy: what comes back stands stream by stream."""
+    if kernels not in Offer.here().usable:
+        pytest.skip(f"this processor has no {kernels} kernels")
+    config = FluxConfig(num_layers=2, num_single_layers=3, num_attention_heads=4)
+    d = described(config, size, batch, dtype, kernels=kernels)
+    copies = [node.name for node in d.nodes if node.op in COPIES]
+    rejoined = [f"single_transformer_blocks.{i}.attn.concat" for i in range(3)] if min(size, batch) > 1 else []
+    assert copies == ["concat", *rejoined]
 
 
 def test_plan_shows_the_choice_and_why_it_fell_back(capsys, tmp_path):

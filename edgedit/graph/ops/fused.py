@@ -45,9 +45,8 @@ class FusedOps(Recorder):
 
     @property
     def activations(self) -> str:
-        """Type for tensors that only feed products: bf16 where these are multiplied as such, else f32."""
-        is_bf16 = self.compute_dtype != "f32" and families.multiplies_bf16(self.kernels)
-        return "bf16" if is_bf16 else "f32"
+        """Type for tensors that only feed products."""
+        return families.activations(self.kernels, self.compute_dtype)
 
     def fuses(self, name: str, *facts: Any, why_not: str | None = None) -> bool:
         """True when operator `name` is to be used on arguments of these facts, which no rank sees differently.
