@@ -25,6 +25,16 @@ def test_ranks_with_different_settings_are_refused_naming_the_setting() -> None:
     assert "'cfg_degree = 1' on rank 0, 'cfg_degree = 2' on rank 1" in result.stderr
 
 
+def test_ranks_agree_on_the_kernels_of_the_slowest() -> None:
+    assert check_ok(mpirun(2, PROGRAM, "kernels of the slowest")).count("kernels portable") == 2
+
+
+def test_kernels_that_a_rank_cannot_run_are_refused_naming_it() -> None:
+    result = mpirun(2, PROGRAM, "kernels by name")
+    assert result.returncode != 0
+    assert "rank 1: kernels 'avx2': this processor cannot run them; legal here: portable, ggml" in result.stderr
+
+
 def test_a_launch_in_which_a_rank_does_not_start_mpi_ends() -> None:
     result = mpirun(2, PROGRAM, "absent")
     assert result.returncode != 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from edgedit import ParallelConfig, ParallelContext
+from edgedit import ParallelConfig, ParallelContext, kernels
 from edgedit.parallel import joining
 from edgedit.parallel.backends.mpi import import_mpi
 
@@ -21,7 +21,15 @@ if how.startswith("absent"):
             import_mpi()
         time.sleep(12)
         sys.exit(0)
-if how == "many":
+if how.startswith("kernels"):
+    # as on two machines, the second the slower one
+    usable = ("portable", "ggml") if last else ("avx2", "portable", "ggml")
+    offer = kernels.Offer(usable, usable[0])
+    kernels.Offer.here = classmethod(lambda cls, env=None: offer)
+    options["kernels"] = "auto" if how == "kernels of the slowest" else "avx2"
+    with ParallelContext(ParallelConfig.from_env(**options)) as context:
+        print("kernels", context.config.kernels, flush=True)
+elif how == "many":
     for _ in range(20):
         ParallelContext(ParallelConfig.from_env(**options)).close()
 elif how == "open":
