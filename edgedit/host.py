@@ -6,6 +6,8 @@ import os
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from edgedit import topology
+
 _CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
 
@@ -18,14 +20,27 @@ def usable_cores() -> int:
 
 
 def default_threads(local_world_size: int) -> int:
-    """Compute threads for one of ``local_world_size`` ranks on this host: its share of the cores, at least 1.
+    """Compute threads for one of ``local_world_size`` ranks on this host: one for each core of its share, at least 1.
 
-    Where the launcher bound each rank to cores of its own, those are the share.
+    Where the rank was bound, by its launcher or by us, it takes the cores that it is bound to, but no more than its
+    share: several ranks may have been bound to the same ones.
     """
-    cores = usable_cores()
+    own = machine().num_cores
+    if not bound_by_launcher():
+        return max(1, own // local_world_size)
+    shared = topology.read(_affinity(os.getppid()), _cgroup_cores()).num_cores
+    return min(own, max(1, shared // local_world_size))
+
+
+def machine() -> topology.Machine:
+    """What this process may use of its host."""
+    return topology.read(_affinity(0) or range(os.cpu_count() or 1), _cgroup_cores())
+
+
+def bound_by_launcher() -> bool:
+    """Whether this process may run on fewer cores than the one that started it."""
     launchers = _affinity(os.getppid())
-    bound = bool(launchers) and _affinity(0) < launchers
-    return cores if bound else max(1, cores // local_world_size)
+    return bool(launchers) and _affinity(0) < launchers
 
 
 def rest_waiting_threads(env: MutableMapping[str, str]) -> None:

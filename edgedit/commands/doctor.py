@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import edgedit
-from edgedit import embedded, host, kernels, launcher
+from edgedit import binding, embedded, host, kernels, launcher
 from edgedit.errors import EdgeditError
 from edgedit.parallel.mpi_library import describe_mpi
 
@@ -47,8 +47,11 @@ def examine(launch: launcher.Launch) -> dict[str, Any]:
         "native": _native(problems),
         "kernels": _kernels(problems),
         "cores": host.usable_cores(),
+        "topology": str(host.machine()),
+        "binding": _binding(launch, problems),
         "threads": host.default_threads(launch.local_world_size),
         "launcher": launch.name,
+        "rank": launch.rank,
         "ranks": launch.world_size,
         "ranks_here": launch.local_world_size,
         "mpi": _mpi(launch, problems, hints),
@@ -140,6 +143,16 @@ def _shared_memory(hints: list[str]) -> str:
     return found
 
 
+def _binding(launch: launcher.Launch, problems: list[str]) -> str:
+    """The cores that this rank would be kept on."""
+    place = launch.local_rank, launch.local_world_size
+    try:
+        return binding.decide("auto", *place, host.machine(), launcher_bound=host.bound_by_launcher()).text
+    except ValueError as error:
+        problems.append(f"{binding.ENVIRONMENT}: {error}")
+        return ""
+
+
 def _gpus() -> dict[str, Any]:
     """Devices that the NVIDIA driver sees, or why there are none."""
     if shutil.which("nvidia-smi") is None:
@@ -187,6 +200,8 @@ def _as_text(report: dict[str, Any]) -> str:
         "cpu": ", ".join(report["native"].get("cpu", [])) or "no known vector extensions",
         "kernels": f"{found['auto']} (of {', '.join(found['usable'])})" if found else "none",
         "threads": f"{report['threads']} a rank ({report['cores']} cores, {report['ranks_here']} ranks here)",
+        "topology": report["topology"],
+        "binding": f"{report['binding']} (rank {report['rank']})",
         "launcher": f"{report['launcher']}, {report['ranks']} ranks",
         "mpi": f"{mpi['library']}, {mpi['flavour']}, mpi4py {mpi['mpi4py']}" if mpi else "none",
         "shm": f"{report['shared_memory']} (segments that ranks of this host share)",

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from edgedit import embedded
 from edgedit.commands import output
-from edgedit.commands.options import add_parallel_arguments, add_request_arguments, parallel_options
+from edgedit.commands.options import (
+    add_host_arguments,
+    add_parallel_arguments,
+    add_request_arguments,
+    bind_rank,
+    parallel_options,
+)
 from edgedit.config import ParallelConfig
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import EMBEDDED, read_settings
@@ -41,11 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", type=Path, default=Path("edgedit.png"), metavar="FILE",
         help="picture file; several pictures become FILE-0, FILE-1, ... (default: %(default)s)")  # fmt: skip
     add("--latents-out", type=Path, metavar="FILE.npy", help="also save the final latents [B, C, h, w]")
-    add("--threads", type=int, metavar="N", help="default: cores of this host divided by the ranks on it")
     add("--json", action="store_true", help="print one JSON object instead of text")
     add("--quiet", action="store_true", help="print nothing but errors (and the JSON object)")
     add("--list-prompts", action="store_true", help="show what the embedded model was taught, and stop")
     add_request_arguments(parser)
+    add_host_arguments(parser)
     add_parallel_arguments(parser)
 
 
@@ -55,8 +61,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not args.prompt:
         raise ValueError("no prompt; give one with -p TEXT")
-    if args.threads is not None and args.threads < 1:
-        raise ValueError(f"--threads is {args.threads}; at least 1 is needed")
 
     settings = read_settings(args.model)
     options, chosen = parallel_options(args, settings.num_heads)
@@ -77,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
     pictures = output.picture_paths(args.output, request.batch)
     if args.latents_out is not None and args.latents_out.suffix != ".npy":
         raise ValueError(f"--latents-out {str(args.latents_out)!r}: the name must end in .npy")
+    bind_rank(args, config)
     notes = [chosen] if chosen else []
     notes += _request_notes(args, request)
 

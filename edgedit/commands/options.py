@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from edgedit import config, kernels
+from edgedit import binding, config, kernels
 
 DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 
@@ -21,6 +21,21 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
     add("--quantised-compute", default="exact", choices=kernels.QUANTISED_COMPUTE,
         help="int8: multiply quantised weights as integers, rounding activations (default: %(default)s)")  # fmt: skip
+
+
+def add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a rank takes of its host."""
+    add = parser.add_argument
+    add("--threads", type=int, metavar="N", help="default: cores of this host divided by the ranks on it")
+    add("--bind", default="auto", metavar="HOW",
+        help=f"cores that a rank keeps to: {', '.join(binding.MODES)}; auto: its own if there are enough")  # fmt: skip
+
+
+def bind_rank(args: argparse.Namespace, parallel: config.ParallelConfig) -> None:
+    """Keep this rank on its cores. ValueError for options that cannot work."""
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"--threads is {args.threads}; at least 1 is needed")
+    binding.bind(args.bind, parallel.local_rank, parallel.local_world_size, args.threads)
 
 
 def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,18 +4,24 @@ import os
 
 import pytest
 
-from edgedit import host
+from edgedit import host, topology
 
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """Sets the affinity of this process and of its launcher, and the cgroup's quota."""
+    """Sets the affinity of this process and of its launcher, the cgroup's quota, and which threads share a core."""
 
-    def make(own, launcher=None, quota="max 100000"):
+    def make(own, launcher=None, quota="max 100000", siblings=()):
         affinity = {0: set(range(own)), os.getppid(): set(range(launcher or own))}
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: affinity[pid], raising=False)
         (tmp_path / "cpu.max").write_text(quota)
+        for pair in siblings:
+            for number in pair:
+                folder = tmp_path / f"system/cpu/cpu{number}/topology"
+                folder.mkdir(parents=True)
+                (folder / "thread_siblings_list").write_text(",".join(map(str, pair)))
         monkeypatch.setattr(host, "_CGROUP_V2", tmp_path / "cpu.max")
+        monkeypatch.setattr(topology, "_SYSTEM", tmp_path / "system")
 
     return make
 
@@ -36,6 +42,17 @@ def test_a_rank_that_its_launcher_bound_keeps_all_its_cores(machine):
 def test_a_cpu_set_around_the_launcher_is_shared(machine):
     machine(own=4, launcher=4)
     assert host.default_threads(4) == 1
+
+
+def test_ranks_that_were_bound_to_the_same_cores_share_them(machine):
+    machine(own=8, launcher=16)
+    assert host.default_threads(8) == 2
+
+
+def test_a_core_with_two_threads_counts_once(machine):
+    machine(8, siblings=[(0, 4), (1, 5), (2, 6), (3, 7)])
+    assert host.default_threads(1) == 4
+    assert host.default_threads(2) == 2
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("300000 100000", 3), ("50000 100000", 1), ("max 100000", 8)])
