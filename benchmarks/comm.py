@@ -40,9 +40,8 @@ class Way:
 
     def __call__(self) -> np.ndarray:
         result = self.model(**self.request)
-        (executor,) = self.model._executors.values()
-        times = executor.times
-        self.shares.append(times.wait_s / (times.wait_s + times.compute_s))
+        step = next(reversed(self.model._executors.values()))  # used last
+        self.shares.append(1 - step.times.compute_s / step.times.total_s)
         return result
 
 
@@ -54,15 +53,20 @@ def main() -> None:
     arguments = parser.parse_args()
     config = SIZES[arguments.model].config
     network = FluxNetwork(config)
-    weights = load(network, RandomCheckpoint(network), "f32")  # type: ignore[arg-type]
+    checkpoint: Any = RandomCheckpoint(network)
     request = random_request(arguments.model)
 
     with contextlib.ExitStack() as stack:
-        ways = {}
+        contexts = {}
         for name, words in WAYS.items():
             layout = ParallelConfig.from_env(ulysses_degree=2, ops=arguments.ops, **words)
-            context = stack.enter_context(ParallelContext(layout))
-            ways[name] = Way(FluxTransformer(config, network, weights, "f32", 1, context), request)
+            contexts[name] = stack.enter_context(ParallelContext(layout))
+        context = contexts[REFERENCE]
+        weights = load(network, checkpoint, kernels=context.config.kernels)
+        ways = {
+            name: Way(FluxTransformer(config, network, weights, "f32", 1, context), request)
+            for name, context in contexts.items()
+        }
         results = [way() for way in ways.values()]
         assert all(result.tobytes() == results[0].tobytes() for result in results), "the ways differ"
         seconds = alternate(ways, arguments.pairs, warmup=1)
@@ -74,10 +78,11 @@ def main() -> None:
                 "model": arguments.model,
                 "ranks": 2,
                 "threads": 1,
-                "ops": layout.ops,
+                "ops": context.config.ops,
+                "kernels": context.config.kernels,
                 "pairs": arguments.pairs,
             }
-            save(f"comm-{arguments.model}-{layout.ops}", measured | {"measured": rows})
+            save(f"comm-{arguments.model}-{context.config.ops}", measured | {"measured": rows})
         context.group("world").barrier()
 
 

@@ -23,10 +23,10 @@ from edgedit import ParallelConfig, ParallelContext, dtypes
 from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.executor import Executor
-from edgedit.graph.runner import RunTimes
 from edgedit.graph.tensor import Tensor
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.process_group import ProcessGroup
+from edgedit.parallel.times import RunTimes
 from edgedit.sequence import exchange as generic
 from edgedit.sequence.fused import PLANES, exchange_of
 from edgedit.sequence.layouts import Direction, SPAllToAll4DBatchLayout

@@ -5,7 +5,8 @@
 exchange  pack and receive of q, k and v of the tokens that one of two ranks owns, each against one memcpy of the bytes
           that the rank sends and receives, and against the generic nodes. No norm, no rotation, one thread. With
           --ranks 2 two processes measure at once, as two ranks would, and the slower one counts.
-step      one forward pass of a FLUX model on one rank, fused against generic nodes: processor time of one thread.
+step      one forward pass of a FLUX model on one rank, fused against generic nodes, products by ggml in both:
+          processor time of one thread.
 """
 
 from __future__ import annotations
@@ -156,14 +157,16 @@ def exchange(arguments: argparse.Namespace) -> dict[str, Any]:
 def step(arguments: argparse.Namespace) -> dict[str, Any]:
     request = random_request(arguments.model)
     models = {
-        ops: random_transformer(arguments.model, context=ParallelContext(ParallelConfig(ops=ops)))
+        ops: random_transformer(
+            arguments.model, context=ParallelContext(ParallelConfig(ops=ops, kernels="ggml"))
+        )
         for ops in ("fused", "generic")
     }
     outputs = {ops: model(**request) for ops, model in models.items()}
     difference = np.abs(outputs["fused"] - outputs["generic"]).max()
     runs = {ops: (lambda model=model: model(**request)) for ops, model in models.items()}
     seconds = alternate(runs, arguments.step_pairs, 1, time.process_time)
-    nodes = {ops: len(next(iter(m._executors.values())).schedule.order) for ops, m in models.items()}
+    nodes = {ops: len(next(reversed(m._executors.values())).schedule.order) for ops, m in models.items()}
     return {"nodes": nodes, "max_difference": float(difference), **summary(seconds, "generic")}
 
 

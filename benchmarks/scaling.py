@@ -24,10 +24,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from crew import Crew
 from crews import diffusers_crew, edgedit_crew
 from layouts import Layout, comparisons, trios
-from measurement import in_turn, median, milliseconds, time_ratio
+from measurement import in_turn, median, milliseconds, relative_error, time_ratio
 from model_directory import describe, write_model, write_requests
 from race import SETTLE_S, say
 from record import save
@@ -80,6 +81,13 @@ class Fleet:
 
     def seconds(self, layout: Layout) -> list[float]:
         return [answer["seconds"] for answer in self._told[layout]]
+
+    def result(self, layout: Layout) -> np.ndarray:
+        """The velocities of the last round, on rank 0."""
+        path = self._folder / "velocities.npy"
+        self._crews[layout].save(layout.name, path)
+        velocities: np.ndarray = np.load(path)
+        return velocities
 
     def row(self, layout: Layout) -> dict[str, Any]:
         """What is recorded of a layout; shares are those of a rank's time, one entry a rank."""
@@ -134,6 +142,12 @@ def main() -> None:
         for layout in layouts:
             stack.enter_context(fleet.start(layout))
         fleet.run(arguments.rounds)
+        results = {layout: fleet.result(layout) for layout in layouts}
+    rows = {layout.name: fleet.row(layout) for layout in layouts}
+    for one, *others in groups:
+        for layout in others:
+            error = relative_error(results[layout], results[one])
+            rows[layout.name]["error_to_one_thread"] = float(f"{error:.3g}")
     measured = {
         "model": arguments.model,
         **describe(arguments.model),
@@ -143,7 +157,7 @@ def main() -> None:
         "rounds": arguments.rounds,
         "launches": "persistent ranks, layouts in turn",
         "versions": fleet.versions,
-        "measured": {layout.name: fleet.row(layout) for layout in layouts},
+        "measured": rows,
         "time_ratio": {
             f"{own.name} / {base.name}": time_ratio(fleet.seconds(own), fleet.seconds(base))
             for trio in groups

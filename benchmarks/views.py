@@ -27,7 +27,7 @@ def cut_positions(nodes: Sequence[Node]) -> list[int]:
     """Positions before which a graph of one rank is cut, from its attention nodes."""
     cuts = []
     for node in nodes:
-        if node.op == "flash_attn_ext":
+        if node.op in ("attention", "flash_attn_ext"):
             operands = [_owner(nodes, source) for source in node.inputs]
             cuts += [min(operands), max(operands) + 1, node.index + 1, node.index + 2]
     return sorted({*cuts, len(nodes) - 2, len(nodes) - 1})
@@ -46,7 +46,7 @@ def main() -> None:
     arguments = parser.parse_args()
     model = random_transformer(arguments.model)
     model(**random_request(arguments.model))
-    (executor,) = model._executors.values()
+    executor = next(reversed(model._executors.values()))  # used last: that of the step
     nodes = [executor._builder.nodes[index] for index in executor.schedule.order]
     assert [node.index for node in nodes] == list(range(len(nodes))), "one rank runs in program order"
     cuts = [0, *cut_positions(nodes), len(nodes)]
@@ -65,6 +65,7 @@ def main() -> None:
         {
             "model": arguments.model,
             "threads": 1,
+            "kernels": model.context.config.kernels,
             "pairs": arguments.pairs,
             "nodes": cuts[-1],
             "views": len(views),
