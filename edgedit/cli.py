@@ -15,6 +15,7 @@ from edgedit.errors import EdgeditError
 
 COMMANDS = {
     "generate": "draw pictures from prompts",
+    "bench": "time the transformer's steps, on one rank or under mpirun",
     "plan": "show ranks, groups, segments, bytes and memory of a layout, without weights or MPI",
     "inspect": "show what is in a model directory",
     "doctor": "show what this installation and this host offer",

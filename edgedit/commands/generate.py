@@ -19,6 +19,7 @@ from edgedit.commands.options import (
     bind_rank,
     parallel_options,
 )
+from edgedit.commands.profiling import Finished, add_profile_argument, check_profile, finish
 from edgedit.config import ParallelConfig
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import EMBEDDED, read_settings
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_request_arguments(parser)
     add_host_arguments(parser)
     add_parallel_arguments(parser)
+    add_profile_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     pictures = output.picture_paths(args.output, request.batch)
     if args.latents_out is not None and args.latents_out.suffix != ".npy":
         raise ValueError(f"--latents-out {str(args.latents_out)!r}: the name must end in .npy")
+    check_profile(args.profile, config)
     bind_rank(args, config)
     notes = [chosen] if chosen else []
     notes += _request_notes(args, request)
@@ -88,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
     from edgedit.parallel.context import ParallelContext
 
     with ParallelContext(config) as context:
-        problem = _output_problem(context, [*pictures, *([args.latents_out] if args.latents_out else [])])
+        paths = [*pictures, *(path for path in (args.latents_out, args.profile) if path is not None)]
+        problem = output.problem_with(context, paths)
         if problem is None:
             _draw(args, context, request, pictures, notes)
     if problem is not None:
@@ -104,9 +108,11 @@ def _draw(
     notes: list[str],
 ) -> None:
     """Load, draw, write and report: on every rank, the last two on world rank 0."""
+    from edgedit.parallel.timeline import Timeline
     from edgedit.pipelines.pipeline import Pipeline
 
     voice = _Voice(context.rank == 0, args.quiet, args.json)
+    timeline = context.timeline = Timeline() if args.profile else None
     for note in notes:
         voice.note(note)
     with warnings.catch_warnings():
@@ -120,15 +126,19 @@ def _draw(
             progress=not args.quiet,
             quantised_compute=args.quantised_compute,
         )
+        pipeline.profile(timeline)
         result = pipeline.run(request)
     for note in result.notes:
         voice.note(note)
+    profile = finish(timeline, context) if timeline else None
     context.note(phase="writing")
     if context.rank == 0:
-        _write(args, request, result, pictures)
+        _write(args, request, result, pictures, profile)
         voice.say(f"seed {result.seed}")
         for path in pictures:
             voice.say(str(path))
+        if profile is not None:
+            voice.say(f"{args.profile}\n\n{profile.table()}")
         if args.json:
             print(json.dumps(_report(args, pipeline, result, pictures)))
     # the others stay until the pictures are written: a failure there ends them too
@@ -168,19 +178,13 @@ def _request_notes(args: argparse.Namespace, request: Request) -> list[str]:
     return notes
 
 
-def _output_problem(context: ParallelContext, paths: list[Path]) -> str | None:
-    """What is wrong with the output paths. World rank 0 writes, so its word counts for all."""
-    problem = None
-    if context.rank == 0:
-        try:
-            output.check_writable(paths)
-        except ValueError as error:
-            problem = str(error)
-    answer: str | None = context.broadcast_object(problem)
-    return answer
-
-
-def _write(args: argparse.Namespace, request: Request, result: Result, pictures: list[Path]) -> None:
+def _write(
+    args: argparse.Namespace,
+    request: Request,
+    result: Result,
+    pictures: list[Path],
+    profile: Finished | None,
+) -> None:
     assert result.images is not None, "world rank 0 holds the pictures"
     writers = {}
     for index, (path, image) in enumerate(zip(pictures, result.images, strict=True)):
@@ -188,6 +192,8 @@ def _write(args: argparse.Namespace, request: Request, result: Result, pictures:
         writers[path] = output.picture_writer(image, path, parameters)
     if args.latents_out is not None:
         writers[args.latents_out] = output.array_writer(result.latents)
+    if profile is not None:
+        writers[args.profile] = profile.writer(_parameters(args, request, result.seed, 0))
     output.write_files(writers)
 
 

@@ -31,11 +31,11 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"cores that a rank keeps to: {', '.join(binding.MODES)}; auto: its own if there are enough")  # fmt: skip
 
 
-def bind_rank(args: argparse.Namespace, parallel: config.ParallelConfig) -> None:
+def bind_rank(args: argparse.Namespace, parallel: config.ParallelConfig) -> binding.Binding:
     """Keep this rank on its cores. ValueError for options that cannot work."""
     if args.threads is not None and args.threads < 1:
         raise ValueError(f"--threads is {args.threads}; at least 1 is needed")
-    binding.bind(args.bind, parallel.local_rank, parallel.local_world_size, args.threads)
+    return binding.bind(args.bind, parallel.local_rank, parallel.local_world_size, args.threads)
 
 
 def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from edgedit.parallel.context import ParallelContext
+
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
@@ -33,6 +35,18 @@ def check_writable(paths: Sequence[Path]) -> None:
             raise ValueError(f"cannot write {path}: it is a directory")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise ValueError(f"cannot write {path}: the directory {folder} is not writable")
+
+
+def problem_with(context: ParallelContext, paths: Sequence[Path]) -> str | None:
+    """Why a path cannot be written, on every rank. World rank 0 writes, so its word counts for all."""
+    problem = None
+    if context.rank == 0:
+        try:
+            check_writable(paths)
+        except ValueError as error:
+            problem = str(error)
+    answer: str | None = context.broadcast_object(problem)
+    return answer
 
 
 def write_files(writers: Mapping[Path, Callable[[Path], None]]) -> None:

@@ -14,7 +14,7 @@ from edgedit.graph.collective import Collective
 from edgedit.graph.node import Node
 from edgedit.graph.schedule import Schedule, Segment
 from edgedit.graph.tensor import TensorFields
-from edgedit.parallel.timeline import COMPUTE, EXCHANGE, WAIT, Timeline, clock
+from edgedit.parallel.timeline import COMPUTE, Timeline, clock
 from edgedit.parallel.times import RunTimes
 
 # ggml does nothing for these.
@@ -81,19 +81,10 @@ def add_segment(timeline: Timeline, graph: str, segment: Segment, began: float) 
 def add_exchange(
     timeline: Timeline, collective: Collective, part: str, begin_s: float, end_s: float, waited_s: float
 ) -> None:
-    """Part of a collective ("start", "wait", "pack"), of which `waited_s` went by before anything moved."""
-    moving_s = min(end_s, begin_s + waited_s)
-    facts = exchange_facts(collective.name, collective.axis, collective.dtype, part, collective.bytes_sent)
-    label = f"{collective.name} {part}"
+    """Part of a collective: "start", "wait", or "pack" for operators that write to the peers."""
     kind = part if part == "pack" else collective.kind
-    if waited_s > 0:
-        timeline.add(WAIT, kind, label, begin_s, moving_s, facts)
-    timeline.add(EXCHANGE, kind, label, moving_s, end_s, facts)
-
-
-def exchange_facts(collective: str, axis: str, dtype: str, part: str, bytes_sent: int) -> dict[str, Any]:
-    """`bytes_sent` counts for the whole collective."""
-    return {"collective": collective, "axis": axis, "dtype": dtype, "part": part, "bytes_sent": bytes_sent}
+    about = collective.name, part, collective.axis, collective.dtype, collective.bytes_sent
+    timeline.add_exchange(kind, *about, begin_s, end_s, waited_s)
 
 
 def _facts_of(node: Node, fields: TensorFields) -> dict[str, Any]:

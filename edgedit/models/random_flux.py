@@ -78,7 +78,11 @@ class RandomCheckpoint:
 
 
 def random_transformer(
-    name: str, compute_dtype: str = "f32", threads: int | None = None, context: ParallelContext | None = None
+    name: str,
+    compute_dtype: str = "f32",
+    threads: int | None = None,
+    context: ParallelContext | None = None,
+    quantised_compute: str = "exact",
 ) -> FluxTransformer:
     """A loaded transformer of one of SIZES; every rank and every run draws the same weights."""
     config = SIZES[name].config
@@ -86,17 +90,17 @@ def random_transformer(
     network = FluxNetwork(config)
     checkpoint: Any = RandomCheckpoint(network)
     weights = load(network, checkpoint, compute_dtype, kernels=context.config.kernels)
-    return FluxTransformer(config, network, weights, compute_dtype, threads, context)
+    return FluxTransformer(config, network, weights, compute_dtype, threads, context, quantised_compute)
 
 
 def random_request(name: str, seed: int = 0) -> dict[str, Any]:
     """Keyword arguments of one forward pass."""
     size = SIZES[name]
-    return request_of(size.config, size.rows, size.columns, size.text_tokens, seed)
+    return request_of(size.config, size.rows, size.columns, size.text_tokens, seed=seed)
 
 
 def request_of(
-    config: FluxConfig, rows: int, columns: int, text_tokens: int, seed: int = 0
+    config: FluxConfig, rows: int, columns: int, text_tokens: int, batch: int = 1, seed: int = 0
 ) -> dict[str, Any]:
     """Keyword arguments of one forward pass over `rows` x `columns` image tokens, drawn from a normal distribution."""
     rng = np.random.default_rng(seed)
@@ -106,13 +110,13 @@ def request_of(
 
     row, column = np.indices((rows, columns)).reshape(2, -1)
     request = {
-        "hidden_states": draw(1, rows * columns, config.in_channels),
-        "encoder_hidden_states": draw(1, text_tokens, config.joint_attention_dim),
-        "pooled_projections": draw(1, config.pooled_projection_dim),
-        "timestep": np.array([0.5], np.float32),
+        "hidden_states": draw(batch, rows * columns, config.in_channels),
+        "encoder_hidden_states": draw(batch, text_tokens, config.joint_attention_dim),
+        "pooled_projections": draw(batch, config.pooled_projection_dim),
+        "timestep": np.full(batch, 0.5, np.float32),
         "img_ids": np.stack([np.zeros_like(row), row, column], 1),
         "txt_ids": np.zeros((text_tokens, 3)),
     }
     if config.guidance_embeds:
-        request["guidance"] = np.array([3.5], np.float32)
+        request["guidance"] = np.full(batch, 3.5, np.float32)
     return request

@@ -6,7 +6,8 @@ import ctypes
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -21,7 +22,7 @@ from edgedit.parallel.call import Call
 from edgedit.parallel.mesh import WORLD, Mesh
 from edgedit.parallel.monitor import Monitor, Trouble
 from edgedit.parallel.process_group import ProcessGroup
-from edgedit.parallel.timeline import Timeline
+from edgedit.parallel.timeline import Timeline, clock
 from edgedit.parallel.times import RunTimes
 
 if TYPE_CHECKING:
@@ -148,6 +149,17 @@ class ParallelContext:
         """The JSON value of world rank `root`, on every rank."""
         data = json.dumps(value).encode() if self.rank == root else b""
         return json.loads(self.group(WORLD).exchange(data, label="broadcast_object")[root])
+
+    @contextmanager
+    def exchanging(self, group: ProcessGroup, kind: str, name: str, dtype: str) -> Iterator[None]:
+        """Count what runs inside as exchange or, while it waits for peers, as waiting."""
+        began, waited_before_s, sent_before = clock(), group.waited_s, group.bytes_sent
+        yield
+        ended, waited_s = clock(), group.waited_s - waited_before_s
+        self.times.add(RunTimes(0.0, ended - began - waited_s, waited_s))
+        if self.timeline is not None:
+            sent = group.bytes_sent - sent_before
+            self.timeline.add_exchange(kind, name, "start", group.name, dtype, sent, began, ended, waited_s)
 
     def native_program(self) -> Any:
         """A `_native.Program`, empty, that watches over the ranks of this context while it waits."""

@@ -47,6 +47,21 @@ class Timeline:
     ) -> None:
         self.slices.append(Slice(track, category, name, begin_s, end_s, args))
 
+    def add_exchange(
+        self, kind: str, name: str, part: str, axis: str, dtype: str, bytes_sent: int, begin_s: float, end_s: float,
+        waited_s: float,
+    ) -> None:  # fmt: skip
+        """A collective, or a part of it, of whose time `waited_s` went by before anything moved.
+
+        `bytes_sent` counts for the whole collective.
+        """
+        moving_s = min(end_s, begin_s + waited_s)
+        args = {"collective": name, "axis": axis, "dtype": dtype, "part": part, "bytes_sent": bytes_sent}
+        label = f"{name} {part}"
+        if waited_s > 0:
+            self.add(WAIT, kind, label, begin_s, moving_s, args)
+        self.add(EXCHANGE, kind, label, moving_s, end_s, args)
+
     def note(self, step: int | None, phase: str | None) -> None:
         """A phase or step begins, and the one before is over."""
         now = clock()

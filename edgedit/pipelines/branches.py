@@ -21,6 +21,7 @@ class Branches:
     """
 
     def __init__(self, context: ParallelContext, count: int) -> None:
+        self.context = context
         self.group = context.group("cfg")
         self.count = count
         self.own = list(range(count)) if self.group.size == 1 else [self.group.rank % count]
@@ -32,7 +33,9 @@ class Branches:
             return own
         prediction = np.ascontiguousarray(own[0])
         gathered = np.empty((self.group.size, *prediction.shape), prediction.dtype)
-        self.group.all_gather(Buffer.of(prediction), Buffer.of(gathered), label=label)
+        send = Buffer.of(prediction)
+        with self.context.exchanging(self.group, "all_gather", label, send.dtype):
+            self.group.all_gather(send, Buffer.of(gathered), label=label)
         return list(gathered[: self.count])
 
 

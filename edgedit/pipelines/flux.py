@@ -11,7 +11,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from edgedit.graph.schedule import Schedule
 from edgedit.models.autoencoder_kl import AutoencoderKL
 from edgedit.models.clip import CLIPTextModel
 from edgedit.models.flux import FluxTransformer
+from edgedit.models.model import Model
 from edgedit.models.t5 import T5EncoderModel
 from edgedit.models.tokenizers import Tokenizer
 from edgedit.parallel.buffer import Buffer
@@ -107,6 +108,11 @@ class FluxPipeline(Pipeline):
             models[name] = Tokenizer.from_dir(settings.directory / name)
         return cls(settings, context, progress, **models)
 
+    @property
+    def models(self) -> list[Model]:
+        models = [self.text_encoder, self.text_encoder_2, self.transformer]
+        return models if self.vae is None else [*models, self.vae]
+
     def run(self, request: Request, callback: Callback | None = None) -> Result:
         request = self._agreed(request)
         branches = Branches(self.context, len(request.branches))
@@ -114,15 +120,16 @@ class FluxPipeline(Pipeline):
         texts = {branch: self._encode(request, request.branches[branch]) for branch in branches.own}
         encoded = time.perf_counter()
         schedule = self._plan(request)
-        sent_before = self._bytes_sent()
+        sent_before, times_before = self._bytes_sent(), replace(self.context.times)
         latents = self._denoise(request, branches, texts, callback)
-        sent = self._bytes_sent() - sent_before
+        sent, times = self._bytes_sent() - sent_before, self.context.times.since(times_before)
         denoised = time.perf_counter()
         images = self._decode(latents)
         timings = {
             "text_encoding_s": encoded - start,
             "denoising_s": denoised - encoded,
             "decoding_s": time.perf_counter() - denoised,
+            **asdict(times),
         }
         assert request.seed is not None, "an agreed request has a seed"
         return Result(
@@ -227,6 +234,7 @@ class FluxPipeline(Pipeline):
             if callback is not None:
                 callback(step, num_steps, unpatchify(tokens, height, width))
 
+        self.context.note(phase="comparing the latents")
         self.context.agree("latents", hashes)
         if not np.isfinite(tokens).all():
             raise EdgeditError("the final latents hold values that are not finite")

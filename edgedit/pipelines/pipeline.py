@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
+    from edgedit.models.model import Model
+    from edgedit.parallel.timeline import Timeline
+
 Callback = Callable[[int, int, "np.ndarray"], None]
 FAMILIES = {"FluxPipeline": ("edgedit.pipelines.flux", "FluxPipeline")}
 
@@ -30,7 +33,8 @@ class Result:
 
     images: pictures on world rank 0, None elsewhere; those of one prompt stand together.
     latents: float32 [B, C, h, w] on every rank, before the VAE's scaling and shift are undone.
-    timings: seconds of each stage on this rank.
+    timings: seconds of each stage on this rank; of those of denoising, what was compute, what moving bytes between
+        ranks (exchange) and what waiting for other ranks (wait).
     bytes_sent: per world rank, payload sent to other ranks while denoising.
     schedule_digest: digest of the plan that the transformer ran.
     notes: what the caller should know, such as ranks that had nothing to do.
@@ -167,6 +171,17 @@ class Pipeline(ABC):
     @abstractmethod
     def run(self, request: Request, callback: Callback | None = None) -> Result:
         """As a call, for a request that ``settings.request`` has checked."""
+
+    @property
+    @abstractmethod
+    def models(self) -> list[Model]:
+        """The networks of this rank."""
+
+    def profile(self, timeline: Timeline | None) -> None:
+        """Keep in `timeline` what runs from now on, node by node; None ends that. Results stay the same."""
+        self.context.timeline = timeline
+        for model in self.models:
+            model.context.timeline = timeline
 
     def close(self) -> None:
         """Close the parallel context, if this pipeline made it."""

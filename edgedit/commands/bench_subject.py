@@ -1,0 +1,98 @@
+"""What ``edgedit bench`` times: a transformer and the tokens of one step, known before any weight is read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgedit.config import ParallelConfig
+from edgedit.pipelines.settings import EMBEDDED, read_settings
+
+if TYPE_CHECKING:
+    from edgedit.models.flux import FluxConfig, FluxTransformer
+    from edgedit.parallel.context import ParallelContext
+
+RANDOM_SIZES = ("mini", "wide", "long", "tiny")
+# What a random model has of its own.
+_SHAPE_OPTIONS = ("width", "height", "max_sequence_length")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A transformer, and how many tokens it gets: rows x columns of the image and those of the text, per picture."""
+
+    name: str
+    config: FluxConfig
+    rows: int
+    columns: int
+    text_tokens: int
+    batch: int
+    load: Callable[[ParallelContext], FluxTransformer]
+
+    @property
+    def image_tokens(self) -> int:
+        return self.rows * self.columns
+
+    def check_parallel(self, parallel: ParallelConfig) -> None:
+        """ValueError for a layout that the transformer does not take."""
+        from edgedit.models.flux import FluxTransformer
+
+        FluxTransformer.check_parallel(self.config, parallel)
+
+    def request(self) -> dict[str, Any]:
+        """Random arguments of the transformer, the same on every rank."""
+        from edgedit.models.random_flux import request_of
+
+        return request_of(self.config, self.rows, self.columns, self.text_tokens, self.batch)
+
+
+def find_subject(args: argparse.Namespace) -> Subject:
+    """The subject of a command line. ValueError for a model or shape that cannot work."""
+    if args.random is None:
+        return _of_model(args)
+    given = [f"--{name.replace('_', '-')}" for name in _SHAPE_OPTIONS if getattr(args, name) is not None]
+    if args.model != EMBEDDED:
+        given.append("--model")
+    if given:
+        raise ValueError(f"--random {args.random} states the shape of the step, but {given[0]} is given too")
+    if args.num_images < 1:
+        raise ValueError(f"--num-images is {args.num_images}; at least 1 is needed")
+    return _of_random(args)
+
+
+def _of_model(args: argparse.Namespace) -> Subject:
+    from edgedit.models.flux import FluxTransformer
+
+    settings = read_settings(args.model)
+    request = settings.request(
+        "benchmark",
+        height=args.height,
+        width=args.width,
+        num_images_per_prompt=args.num_images,
+        max_sequence_length=args.max_sequence_length,
+    )
+    directory = settings.directory / "transformer"
+    batch, _, height, width = settings.limits.latent_shape(request.batch, request.height, request.width)
+
+    def load(context: ParallelContext) -> FluxTransformer:
+        model: FluxTransformer = FluxTransformer.from_pretrained(
+            directory, args.dtype, args.threads, context, quantised_compute=args.quantised_compute
+        )
+        return model
+
+    config = FluxTransformer.read_config(directory)
+    return Subject(args.model, config, height // 2, width // 2, request.max_sequence_length, batch, load)
+
+
+def _of_random(args: argparse.Namespace) -> Subject:
+    from edgedit.models.random_flux import SIZES, random_transformer
+
+    size = SIZES[args.random]
+
+    def load(context: ParallelContext) -> FluxTransformer:
+        return random_transformer(args.random, args.dtype, args.threads, context, args.quantised_compute)
+
+    name = f"random {args.random}"
+    return Subject(name, size.config, size.rows, size.columns, size.text_tokens, args.num_images, load)
