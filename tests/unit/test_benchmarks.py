@@ -13,6 +13,7 @@ from crew import Crew, CrewError
 from crews import shares
 from layouts import comparisons, trios
 from measurement import in_turn, relative_error, step_flops, summary, takes_part, time_ratio
+from peak import Peak, compile_peak
 from race import Race
 from record import as_text, command, machine, telling_flags, versions
 from table import BEGIN, END, insert, tables
@@ -301,3 +302,13 @@ def test_tables_go_between_the_markers():
     assert insert(insert(text, "new"), "newer") == f"before {BEGIN}\n\nnewer\n\n{END} after"
     with pytest.raises(ValueError, match="has no"):
         insert(f"only {END}", "new")
+
+
+def test_the_loop_at_the_peak_counts_its_operations(tmp_path):
+    library = compile_peak(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler")
+    one, three = Peak(library, rounds=1000), Peak(library, threads=3, rounds=2000)
+    assert one.flops > 0 and one.flops % 1000 == 0
+    assert three.flops == 6 * one.flops
+    three()
