@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def forecast_of(args: argparse.Namespace) -> Forecast:
     """The forecast of a command line. ValueError for a model, request or layout that cannot work."""
     from edgedit.models.flux import FluxConfig
+    from edgedit.pipelines.flux_modulations import steps_at_once
 
     subject = find_subject(args.model)
     network = FluxConfig.from_dict(subject.transformer)
@@ -76,6 +78,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
     # The rank in detail comes first: of ranks with equal shards the first one is described.
     described = {rank: graph_of.rank(rank) for rank in [args.rank, *range(mesh.world_size)]}
     branches = len(request.branches)
+    at_once = steps_at_once(request.num_inference_steps, request.batch)
     return Forecast(
         title=f"{subject.title} at {request.width} x {request.height} px",
         facts={
@@ -94,7 +97,8 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         steps=request.num_inference_steps,
         branches=branches,
         notes=tuple([chosen] if chosen else []) + _notes(mesh, branches) + _fusion_notes(described[0]),
-        before=graph_of.modulations(request.num_inference_steps),
+        ahead=graph_of.modulations(at_once),
+        parts=math.ceil(request.num_inference_steps / at_once),
     )
 
 
@@ -164,7 +168,7 @@ class _Graphs:
         return self.known[shard]
 
     def modulations(self, steps: int) -> RankForecast:
-        """What every rank computes of timesteps, guidance and pooled text, for all steps at once."""
+        """What every rank computes of timesteps, guidance and pooled text, for so many steps at once."""
         from edgedit.models.flux import FluxTransformer
 
         graph = FluxTransformer.describe_modulations(

@@ -53,7 +53,8 @@ class Forecast:
     detail    the world rank whose segments are shown
     branches  guidance branches of the request: each is one forward pass per step
     notes     what the user may not expect
-    before    what each rank computes once for a branch, before its first step; the steps read the outputs
+    ahead     what each rank computes of each branch ahead of its steps, which read the outputs
+    parts     how often that runs for a branch, each time for the next few steps
     """
 
     title: str
@@ -64,7 +65,8 @@ class Forecast:
     steps: int
     branches: int = 1
     notes: tuple[str, ...] = ()
-    before: RankForecast | None = None
+    ahead: RankForecast | None = None
+    parts: int = 1
 
     @property
     def schedule(self) -> Schedule:
@@ -108,23 +110,23 @@ class Forecast:
         return tuple(self.passes * rank.schedule.flops for rank in self.ranks)
 
     @property
-    def flops_before(self) -> int:
-        """Of each rank, before the first step."""
-        return self.passes * self.before.schedule.flops if self.before else 0
+    def flops_ahead(self) -> int:
+        """Of each rank, in the whole run."""
+        return self.passes * self.parts * self.ahead.schedule.flops if self.ahead else 0
 
     @property
     def kept_nbytes(self) -> int:
-        """Of what is computed before the first step: the results, which each rank keeps until the last."""
-        return self.passes * self.before.output_nbytes if self.before else 0
+        """Of what is computed ahead: the results, which each rank keeps until the steps have read them."""
+        return self.passes * self.ahead.output_nbytes if self.ahead else 0
 
     @property
-    def before_nbytes(self) -> int:
-        """Memory that each rank needs for what is computed before the first step, results included."""
-        return self.before.run_nbytes + self.kept_nbytes if self.before else 0
+    def ahead_nbytes(self) -> int:
+        """Memory that each rank needs for what is computed ahead, results included."""
+        return self.ahead.run_nbytes + self.kept_nbytes if self.ahead else 0
 
     def total_nbytes(self, rank: RankForecast) -> int:
         """Weights and all memory beside them. Graphs stay allocated for the next request, so nothing is shared."""
-        return rank.weight_nbytes + rank.run_nbytes + self.before_nbytes
+        return rank.weight_nbytes + rank.run_nbytes + self.ahead_nbytes
 
     @property
     def groups(self) -> dict[str, list[list[int]]]:
@@ -152,7 +154,7 @@ def as_json(forecast: Forecast) -> dict[str, Any]:
         "bytes_sent": list(forecast.bytes_sent),
         "bytes_sent_per_step": list(forecast.bytes_sent_per_step),
         "flops_per_step": list(forecast.flops_per_step),
-        "flops_before_steps": forecast.flops_before,
+        "flops_ahead": forecast.flops_ahead,
         "memory": [
             {"rank": rank, "coords": forecast.mesh.coords(rank), **_memory(forecast, of_rank)}
             for rank, of_rank in enumerate(forecast.ranks)
@@ -196,6 +198,6 @@ def _memory(forecast: Forecast, rank: RankForecast) -> dict[str, Any]:
         "weights": dict(rank.graph.weight_nbytes),
         "compute": rank.schedule.peak_nbytes,
         "inputs": rank.graph.input_nbytes,
-        "before_steps": forecast.before_nbytes,
+        "ahead": forecast.ahead_nbytes,
         "total": forecast.total_nbytes(rank),
     }

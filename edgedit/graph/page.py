@@ -87,15 +87,15 @@ def _memory(forecast: Forecast) -> list[str]:
     for rank, of_rank in enumerate(forecast.ranks):
         kinds.setdefault(id(of_rank), (of_rank, []))[1].append(rank)
     dtypes = list(forecast.graph.weight_nbytes)
-    before = [binary(forecast.before_nbytes)] if forecast.before else []
-    heads = ["activations", "inputs", *(["before steps"] if before else []), "total"]
+    ahead = [binary(forecast.ahead_nbytes)] if forecast.ahead else []
+    heads = ["activations", "inputs", *(["ahead"] if ahead else []), "total"]
     rows = [["ranks", *(f"weights {dtype}" for dtype in dtypes), *heads]]
     for of_rank, members in kinds.values():
         weights = [binary(of_rank.graph.weight_nbytes.get(dtype, 0)) for dtype in dtypes]
         activations = binary(of_rank.schedule.peak_nbytes)
         inputs = binary(of_rank.graph.input_nbytes)
         total = binary(forecast.total_nbytes(of_rank))
-        rows.append([ranges(members), *weights, activations, inputs, *before, total])
+        rows.append([ranges(members), *weights, activations, inputs, *ahead, total])
     return [f"Memory of {forecast.graph.name} per rank, estimated", *table(rows)]
 
 
@@ -113,10 +113,11 @@ def _steps(forecast: Forecast, full: bool) -> list[str]:
     aligned = table([header, *rows], left=frozenset({0, 4})) if rows else []
     sent = sum(collective.bytes_sent for collective in schedule.collectives)
     lines = []
-    if forecast.before:
+    if forecast.ahead:
+        parts = f" in {forecast.parts} parts" if forecast.parts > 1 else ""
         lines.append(
-            f"Before the first step, on each rank: {flop(forecast.flops_before)}, "
-            f"{binary(forecast.kept_nbytes)} of results that the steps read"
+            f"Ahead of the steps, on each rank: {flop(forecast.flops_ahead)}{parts}, "
+            f"{binary(forecast.kept_nbytes)} of results that they read"
         )
     lines += [
         f"One forward pass of rank {forecast.detail}: {len(schedule.segments)} segments, "

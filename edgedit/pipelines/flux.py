@@ -28,6 +28,7 @@ from edgedit.models.tokenizers import Tokenizer
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.context import ParallelContext
 from edgedit.pipelines.branches import Branches, idle_cfg_ranks
+from edgedit.pipelines.flux_modulations import ModulationsAhead
 from edgedit.pipelines.flux_settings import AXES, FluxSettings
 from edgedit.pipelines.images import to_pil
 from edgedit.pipelines.latents import image_ids, patchify, unpatchify
@@ -204,10 +205,9 @@ class FluxPipeline(Pipeline):
         guidance = (
             np.full(batch, request.guidance_scale, np.float32) if self.settings.guidance_embeds else None
         )
-        self.context.note(phase="conditioning")
-        steps = np.repeat(timesteps[:, None], batch, axis=1)
+        of_batch = np.repeat(timesteps[:, None], batch, axis=1)
         modulations = {
-            branch: self.transformer.modulations(steps, text.pooled, guidance)
+            branch: ModulationsAhead(self.transformer, of_batch, text.pooled, guidance)
             for branch, text in texts.items()
         }
         hashes = []
@@ -220,7 +220,7 @@ class FluxPipeline(Pipeline):
                 return self.transformer.velocity(
                     hidden_states=tokens,
                     encoder_hidden_states=sequence,
-                    modulations=modulations[branch][step],
+                    modulations=modulations[branch].of(step),
                     img_ids=positions,
                     txt_ids=np.zeros((sequence.shape[1], 3), np.float32),
                 )

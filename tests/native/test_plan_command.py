@@ -42,17 +42,17 @@ def test_flux_dev_on_eight_ranks(capsys):
     assert report["bytes_sent_per_step"] == [57 * (3 + 1) * shard + gather] * 8
 
 
-def test_modulations_are_computed_once_for_all_steps(capsys):
+def test_modulations_are_computed_ahead_of_the_steps(capsys):
     """344 vectors of 3072 channels: 12 of each of 19 double blocks, 3 of 38 single ones, 2 of the output."""
     words = ["--model", "flux-dev", *LAYOUT, "--true-cfg-scale", "4"]
     few, many = (plan(capsys, *words, "--steps", str(steps)) for steps in (7, 28))
     assert few["flops_per_step"] == many["flops_per_step"]
     products = 2 * 28 * 344 * 3072**2
-    assert products < many["flops_before_steps"] < 1.05 * products
-    assert many["flops_before_steps"] == pytest.approx(4 * few["flops_before_steps"], rel=1e-6)
+    assert products < many["flops_ahead"] < 1.05 * products
+    assert many["flops_ahead"] == pytest.approx(4 * few["flops_ahead"], rel=1e-6)
     kept = 4 * 28 * 344 * 3072
     for memory in many["memory"]:
-        assert 2 * kept < memory["before_steps"] < 2.5 * kept  # in the graph, and for the steps
+        assert 2 * kept < memory["ahead"] < 2.5 * kept  # in the graph, and for the steps
 
 
 def test_mlp_of_single_blocks_overlaps_the_exchange_before_attention(capsys):

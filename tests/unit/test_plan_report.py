@@ -38,12 +38,13 @@ def rank_forecast(tokens: int, rank: int = 0) -> RankForecast:
 
 
 def forecast(
-    branches: int = 2, cfg: int = 2, detail: int = 0, before: RankForecast | None = None
+    branches: int = 2, cfg: int = 2, detail: int = 0, ahead: RankForecast | None = None, parts: int = 1
 ) -> Forecast:
     large, small = rank_forecast(4), rank_forecast(2, rank=1)
     mesh = Mesh({"ulysses": 2, "cfg": cfg})
+    ranks = (large, small) * cfg
     return Forecast(
-        "Net at 64 px", {"dtype": "f16"}, mesh, (large, small) * cfg, detail, 3, branches, ("a note",), before
+        "Net at 64 px", {"dtype": "f16"}, mesh, ranks, detail, 3, branches, ("a note",), ahead, parts
     )
 
 
@@ -91,25 +92,27 @@ def test_memory_adds_weights_activations_and_inputs():
     assert memory[0]["total"] == 3040 + memory[0]["compute"] + 100
 
 
+@pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize(("cfg", "passes"), [(1, 2), (2, 1)])
-def test_what_runs_once_is_told_apart_from_the_steps(cfg, passes):
+def test_what_runs_ahead_is_told_apart_from_the_steps(cfg, passes, parts):
     """A rank that runs both branches does it twice and keeps both results, in memory of their own."""
     p = Program()
     out = p.matmul("embed.linear", p.op("embed", shape=(7,)))
     graph = GraphDescription("Net", tuple(p.nodes), (), (out,), 60, {})
     once = RankForecast.of(graph, degree=1)
-    plain, plan = forecast(cfg=cfg), forecast(cfg=cfg, before=once)
+    plain, plan = forecast(cfg=cfg), forecast(cfg=cfg, ahead=once, parts=parts)
     result_nbytes = p.nodes[out].nbytes
-    assert as_json(plan)["flops_before_steps"] == plan.flops_before == passes * once.schedule.flops > 0
+    assert as_json(plan)["flops_ahead"] == plan.flops_ahead == passes * parts * once.schedule.flops > 0
     assert plan.kept_nbytes == passes * result_nbytes > 0
-    assert as_json(plain)["flops_before_steps"] == 0
+    assert as_json(plain)["flops_ahead"] == 0
     assert plan.flops_per_step == plain.flops_per_step
     memory, without = as_json(plan)["memory"][0], as_json(plain)["memory"][0]
-    assert memory["before_steps"] == once.schedule.peak_nbytes + 60 + passes * result_nbytes
-    assert memory["total"] == without["total"] + memory["before_steps"]
+    assert memory["ahead"] == once.schedule.peak_nbytes + 60 + passes * result_nbytes
+    assert memory["total"] == without["total"] + memory["ahead"]
     text = as_text(plan)
-    assert f"Before the first step, on each rank: {flop(plan.flops_before)}" in text
-    assert "before steps" in text and "efore" not in as_text(plain)
+    assert f"Ahead of the steps, on each rank: {flop(plan.flops_ahead)}" in text
+    assert ("in 3 parts" in text) == (parts == 3)
+    assert "head" not in as_text(plain)
 
 
 def test_json_lists_segments_and_collectives_of_the_rank_in_detail():
