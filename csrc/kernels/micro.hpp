@@ -11,12 +11,6 @@ namespace {
 constexpr int kTileRows = 6;
 constexpr Index kPanel = kPanelVectors * kLanes;
 
-#if defined(__clang__)
-#define EDGEDIT_UNROLL _Pragma("unroll")
-#else
-#define EDGEDIT_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 /// How elements are multiplied: kStep neighbours along k at once, which B holds side by side for every column.
 template <typename Element> struct Products;
 

@@ -9,10 +9,19 @@ namespace edgedit::kernels {
 namespace {
 
 #define EDGEDIT_SIMD inline __attribute__((always_inline))
+#if defined(__clang__)
+#define EDGEDIT_UNROLL _Pragma("unroll")
+#else
+#define EDGEDIT_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 constexpr Index kLanes = 8;
 constexpr Index kPanelVectors = 2; ///< of a panel's columns, so that a tile of 6 rows fills the registers
 #define EDGEDIT_HAS_PAIRS 0 // products of pairs of bf16
+
+// A block of the weight, kGroup panels of kBlock inner elements, stays in the L2 cache while all rows pass.
+constexpr Index kBlock = 512; ///< a multiple of 256, the longest block of a quantised type
+constexpr Index kGroup = 8;
 
 struct Floats {
     __m256 v;

@@ -9,10 +9,18 @@ namespace edgedit::kernels {
 namespace {
 
 #define EDGEDIT_SIMD inline __attribute__((always_inline))
+#if defined(__clang__)
+#define EDGEDIT_UNROLL _Pragma("unroll")
+#else
+#define EDGEDIT_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 constexpr Index kLanes = 16;
 constexpr Index kPanelVectors = 4;
 #define EDGEDIT_HAS_PAIRS 1
+
+constexpr Index kBlock = 1024;
+constexpr Index kGroup = 2;
 
 struct Floats {
     __m512 v;

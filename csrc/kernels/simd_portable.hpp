@@ -7,10 +7,19 @@ namespace edgedit::kernels {
 namespace {
 
 #define EDGEDIT_SIMD inline __attribute__((always_inline))
+// Not at all: a tile does not fit into the registers of most processors.
+#if defined(__clang__)
+#define EDGEDIT_UNROLL _Pragma("nounroll")
+#else
+#define EDGEDIT_UNROLL _Pragma("GCC unroll 1")
+#endif
 
 constexpr Index kLanes = 16;
 constexpr Index kPanelVectors = 4;
 #define EDGEDIT_HAS_PAIRS 1
+
+constexpr Index kBlock = 1024;
+constexpr Index kGroup = 2;
 
 using FloatVector = float __attribute__((vector_size(64)));
 using IntVector = std::int32_t __attribute__((vector_size(64)));
@@ -142,12 +151,11 @@ EDGEDIT_SIMD float reduce_max(Floats a) {
 }
 
 EDGEDIT_SIMD void transpose(Floats (&rows)[kLanes]) {
+    float elements[kLanes][kLanes], transposed[kLanes][kLanes];
+    std::memcpy(elements, rows, sizeof elements);
     for (int i = 0; i < kLanes; ++i)
-        for (int j = 0; j < i; ++j) {
-            const float kept = rows[i].v[j];
-            rows[i].v[j] = rows[j].v[i];
-            rows[j].v[i] = kept;
-        }
+        for (int j = 0; j < kLanes; ++j) transposed[j][i] = elements[i][j];
+    std::memcpy(rows, transposed, sizeof transposed);
 }
 
 EDGEDIT_SIMD void prefetch(const void* at) { __builtin_prefetch(at); }

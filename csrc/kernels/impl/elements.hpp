@@ -24,6 +24,8 @@ inline Index ceil_div(Index count, Index by) { return (count + by - 1) / by; }
 
 inline Index smaller(Index a, Index b) { return a < b ? a : b; }
 
+inline Index larger(Index a, Index b) { return a > b ? a : b; }
+
 inline std::uint32_t bits_of(float value) {
     std::uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
