@@ -1,0 +1,54 @@
+// The lanes of vectors as integers.
+#pragma once
+
+#include "kernels/impl/elements.hpp"
+
+namespace edgedit::kernels {
+namespace {
+
+/// kLanes lanes of 32 bits as integers.
+using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
+using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
+
+template <typename To, typename From> EDGEDIT_SIMD To lanes_as(From lanes) {
+    static_assert(sizeof(To) == sizeof(From));
+    To same;
+    std::memcpy(&same, &lanes, sizeof same);
+    return same;
+}
+
+/// Four neighbours to a lane, in the guise of floats.
+EDGEDIT_SIMD Floats load_quads(const std::int8_t* values) {
+    Floats quads;
+    std::memcpy(&quads, values, sizeof quads);
+    return quads;
+}
+
+/// Byte `index` of every lane, with its sign.
+EDGEDIT_SIMD Ints byte_of(Ints lanes, int index) { return (Ints)((Words)lanes << (24 - 8 * index)) >> 24; }
+
+EDGEDIT_SIMD Floats to_floats(Ints lanes) {
+    using Vector = float __attribute__((vector_size(4 * kLanes)));
+    return lanes_as<Floats>(__builtin_convertvector(lanes, Vector));
+}
+
+/// Of integers in the range of 32 bits.
+EDGEDIT_SIMD Ints to_ints(Floats integers) {
+    using Vector = float __attribute__((vector_size(4 * kLanes)));
+    return __builtin_convertvector(lanes_as<Vector>(integers), Ints);
+}
+
+// Of integers that the type holds.
+EDGEDIT_SIMD void store_ints(std::uint8_t* to, Ints values) {
+    using Vector = std::uint8_t __attribute__((vector_size(kLanes)));
+    const auto narrow = __builtin_convertvector(values, Vector);
+    std::memcpy(to, &narrow, sizeof narrow);
+}
+EDGEDIT_SIMD void store_ints(std::int16_t* to, Ints values) {
+    using Vector = std::int16_t __attribute__((vector_size(2 * kLanes)));
+    const auto narrow = __builtin_convertvector(values, Vector);
+    std::memcpy(to, &narrow, sizeof narrow);
+}
+
+} // namespace
+} // namespace edgedit::kernels
