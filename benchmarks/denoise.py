@@ -28,7 +28,7 @@ from crews import diffusers_crew, edgedit_crew
 from measurement import step_flops
 from model_directory import describe, write_model, write_requests
 from peak import compile_peak
-from race import Race
+from race import Race, complaints
 from record import save
 
 from edgedit.models.random_flux import SIZES
@@ -102,6 +102,8 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="denoise-")))
         measured = measure(arguments, folder, stack)
     save(f"denoise-{arguments.model}", measured, arguments.output)
+    if lines := complaints(measured["failed"], measured["measured"]):
+        raise SystemExit("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from contenders import ORACLE, PEAK, baselines, crew_of
 from crew import Crew, CrewError
 from measurement import in_turn, median, milliseconds, relative_error, takes_part, time_ratio
 
+LARGEST_ERROR = 0.5  # 4-bit weights: about 0.15
 SETTLE_S = 0.05  # until the threads of the last contender sleep
 
 
@@ -104,6 +105,16 @@ class Race:
     def _share(self, times: Mapping[str, Sequence[float | None]], name: str, flops: int) -> float:
         """Operations per second of a step over those of the loop at the peak, median of the pairs."""
         return round(flops / self._peak_flops() / time_ratio(times[name], times[PEAK])["of_pairs"], 4)
+
+
+def complaints(failed: Mapping[str, str], rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Contenders that took no part, and those whose result is far from what any rounding of weights explains."""
+    lines = [f"{name} took no part: {reason}" for name, reason in failed.items()]
+    for name, row in rows.items():
+        error = row.get("error_to_diffusers_f32", 0.0)
+        if not error < LARGEST_ERROR:
+            lines.append(f"{name} computes something else: its error is {error}")
+    return lines
 
 
 def say(text: str) -> None:

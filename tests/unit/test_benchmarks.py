@@ -14,7 +14,7 @@ from crews import shares
 from layouts import comparisons, trios
 from measurement import in_turn, relative_error, step_flops, summary, takes_part, time_ratio
 from peak import Peak, compile_peak
-from race import Race
+from race import Race, complaints
 from record import as_text, command, machine, telling_flags, versions
 from table import BEGIN, END, insert, tables
 
@@ -234,6 +234,15 @@ def test_a_race_in_turns(tmp_path, monkeypatch):
     assert ours["time_ratio"]["diffusers:f32"]["of_pairs"] == 0.25
     assert ours["error_to_diffusers_f32"] == pytest.approx(0.1 / 2**0.5, rel=1e-2)
     assert (rows["diffusers:bf16"]["rounds"], rows["diffusers:bf16"]["ms"]) == (1, [20000.0, None])
+
+
+def test_results_that_are_no_rounding_are_complained_about():
+    rows = {
+        name: {"error_to_diffusers_f32": error}
+        for name, error in {"a": 0.15, "b": 1.2, "c": float("nan")}.items()
+    }
+    lines = complaints({"d": "not here"}, {**rows, "e": {}})
+    assert [line.split()[0] for line in lines] == ["d", "b", "c"]
 
 
 def test_layouts_are_compared_with_one_rank_and_with_as_many_threads():
