@@ -124,7 +124,7 @@ class Executor:
         self._allocator = lib.ggml_gallocr_new(self._backend.buffer_type)
         if not lib.ggml_gallocr_alloc_graph(self._allocator, self._graph):
             raise GgmlError(
-                f"graph {self.name!r}: no memory for about {self.schedule.peak_nbytes / 2**20:.0f} MiB of activations"
+                f"graph {self.name!r}: no memory for about {self.schedule.buffer_nbytes / 2**20:.0f} MiB of activations"
             )
         COUNTERS.buffers_allocated += 2
 

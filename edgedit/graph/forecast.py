@@ -36,7 +36,7 @@ class RankForecast:
     @property
     def run_nbytes(self) -> int:
         """Activations and inputs."""
-        return self.schedule.peak_nbytes + self.graph.input_nbytes
+        return self.schedule.buffer_nbytes + self.graph.input_nbytes
 
     @property
     def output_nbytes(self) -> int:
@@ -196,7 +196,7 @@ def _collective(collective: Collective, flight: Flight) -> dict[str, Any]:
 def _memory(forecast: Forecast, rank: RankForecast) -> dict[str, Any]:
     return {
         "weights": dict(rank.graph.weight_nbytes),
-        "compute": rank.schedule.peak_nbytes,
+        "compute": rank.schedule.buffer_nbytes,
         "inputs": rank.graph.input_nbytes,
         "ahead": forecast.ahead_nbytes,
         "total": forecast.total_nbytes(rank),

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from edgedit.graph.node import Node
 
+_VIEW_OPS = frozenset({"view", "reshape", "permute", "transpose"})
+
 
 def peak_nbytes(nodes: Sequence[Node], order: Sequence[int], outputs: Iterable[int] = ()) -> int:
     """Most bytes live at once.
@@ -14,7 +16,7 @@ def peak_nbytes(nodes: Sequence[Node], order: Sequence[int], outputs: Iterable[i
     a node are live together; outputs live to the end. A send tensor lives until its wait, which reads it; a
     receive buffer belongs to its start node, of which the wait is a view.
     """
-    owner = _owners(nodes)
+    owner = owners(nodes)
     end = len(order)
     last_use = [0] * len(nodes)
     for position, index in enumerate(order):
@@ -34,9 +36,21 @@ def peak_nbytes(nodes: Sequence[Node], order: Sequence[int], outputs: Iterable[i
     return peak
 
 
-def _owners(nodes: Sequence[Node]) -> list[int]:
+def owners(nodes: Sequence[Node]) -> list[int]:
     """Per node, the node whose storage it shows."""
     owner: list[int] = []
     for node in nodes:
         owner.append(node.index if node.base is None else owner[node.base])
     return owner
+
+
+def unread_views(nodes: Sequence[Node], outputs: Iterable[int]) -> set[int]:
+    """Views that neither a node nor the caller reads. ggml's allocator would keep their storage to the end."""
+    read = set(outputs)
+    unread = set()
+    for node in reversed(nodes):
+        if node.op in _VIEW_OPS and node.base is not None and node.index not in read:
+            unread.add(node.index)
+        else:
+            read.update(node.inputs)
+    return unread

@@ -30,6 +30,9 @@ from edgedit.graph.node import Node
 # FLOPs differ between ranks with uneven shards, so work is weighed by the kind of operation.
 _HEAVY_OPS = frozenset(
     {
+        "linear",
+        "attention",
+        "conv2d",
         "mul_mat",
         "mul_mat_id",
         "out_prod",

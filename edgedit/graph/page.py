@@ -92,7 +92,7 @@ def _memory(forecast: Forecast) -> list[str]:
     rows = [["ranks", *(f"weights {dtype}" for dtype in dtypes), *heads]]
     for of_rank, members in kinds.values():
         weights = [binary(of_rank.graph.weight_nbytes.get(dtype, 0)) for dtype in dtypes]
-        activations = binary(of_rank.schedule.peak_nbytes)
+        activations = binary(of_rank.schedule.buffer_nbytes)
         inputs = binary(of_rank.graph.input_nbytes)
         total = binary(forecast.total_nbytes(of_rank))
         rows.append([ranges(members), *weights, activations, inputs, *ahead, total])

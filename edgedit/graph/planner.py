@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edgedit.graph.collective import Collective
-from edgedit.graph.liveness import peak_nbytes
+from edgedit.graph.liveness import peak_nbytes, unread_views
 from edgedit.graph.node import Node
 from edgedit.graph.ordering import order_nodes
+from edgedit.graph.placement import allocated_nbytes
 from edgedit.graph.schedule import Flight, Schedule, Segment, Start, Wait, digest_of
 from edgedit.graph.validation import check_program
 
@@ -25,7 +26,8 @@ def plan(
     Raises EdgeditError for a program that cannot be planned, and for degree > 1 without any collective.
     """
     check_program(nodes, collectives, outputs, degree)
-    order = order_nodes(nodes, collectives)
+    unread = unread_views(nodes, outputs)
+    order = [index for index in order_nodes(nodes, collectives) if index not in unread]
     steps = tuple(_cut(nodes, order))
     starts = [step.collective for step in steps if isinstance(step, Start)]
     signature = tuple(collectives[c].signature for c in starts)
@@ -38,6 +40,7 @@ def plan(
         signature=signature,
         digest=digest_of(signature),
         peak_nbytes=peak_nbytes(nodes, order, outputs),
+        buffer_nbytes=allocated_nbytes(nodes, order, outputs),
     )
 
 

@@ -57,15 +57,15 @@ class Flight:
 class Schedule:
     """A plan for one rank. Order and steps are the same on all ranks that run the same program.
 
-    order        ids of all nodes, each once
+    order        ids of all nodes, each once, but for views that nobody reads
     steps        segments, starts and waits in the order in which they run
     collectives  the program's collectives; steps name them by their position here
     retained     send tensor -> (first start step, last wait step): neither freed nor overwritten in between
     overlapped   per collective, the compute inside its flight
     signature    one line per collective, in the order of their starts; equal on all ranks of a group
     digest       SHA-256 of the signature, hexadecimal
-    peak_nbytes  most storage live at once, without leaves; ggml needs less where it computes in place,
-                 more where its allocator leaves holes
+    peak_nbytes  most storage live at once, without leaves
+    buffer_nbytes  what ggml's allocator takes for it: less where it computes in place, more where it leaves holes
     """
 
     order: tuple[int, ...]
@@ -76,6 +76,7 @@ class Schedule:
     signature: tuple[str, ...]
     digest: str
     peak_nbytes: int
+    buffer_nbytes: int
 
     @property
     def segments(self) -> tuple[Segment, ...]:

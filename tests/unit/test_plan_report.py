@@ -88,7 +88,7 @@ def test_memory_adds_weights_activations_and_inputs():
     assert [entry["rank"] for entry in memory] == [0, 1, 2, 3]
     assert memory[3]["coords"]["cfg"] == 1
     assert memory[0]["weights"] == {"f16": 3000, "f32": 40}
-    assert memory[0]["compute"] == plan.schedule.peak_nbytes > 0
+    assert memory[0]["compute"] == plan.schedule.buffer_nbytes > 0
     assert memory[0]["total"] == 3040 + memory[0]["compute"] + 100
 
 
@@ -107,7 +107,7 @@ def test_what_runs_ahead_is_told_apart_from_the_steps(cfg, passes, parts):
     assert as_json(plain)["flops_ahead"] == 0
     assert plan.flops_per_step == plain.flops_per_step
     memory, without = as_json(plan)["memory"][0], as_json(plain)["memory"][0]
-    assert memory["ahead"] == once.schedule.peak_nbytes + 60 + passes * result_nbytes
+    assert memory["ahead"] == once.schedule.buffer_nbytes + 60 + passes * result_nbytes
     assert memory["total"] == without["total"] + memory["ahead"]
     text = as_text(plan)
     assert f"Ahead of the steps, on each rank: {flop(plan.flops_ahead)}" in text
