@@ -125,10 +125,20 @@ def write_vae(directory: Path, seed: int = 0, dtype: str = "F32", **changes: Any
 
 
 def write_flux_transformer(
-    directory: Path, seed: int = 0, dtype: str = "F32", shards: int = 1, **changes: Any
+    directory: Path,
+    seed: int = 0,
+    dtype: str = "F32",
+    shards: int = 1,
+    modulation_bias: float = 0.1,
+    **changes: Any,
 ) -> dict[str, Any]:
+    """`modulation_bias` is the deviation of the biases behind shifts, scales and gates: with large ones a block counts
+    for as much as what it is added to, and so do its errors."""
     config = flux_config(**changes)
     tensors = random_tensors(flux_shapes(config), seed)
+    for key in tensors:
+        if "norm" in key and key.endswith("linear.bias"):
+            tensors[key] *= np.float32(modulation_bias / 0.1)
     write_component(directory, config, tensors, "diffusion_pytorch_model", dtype, shards)
     return config
 
