@@ -1,0 +1,1 @@
+add_core_test(test_kernels_linear)

@@ -6,9 +6,10 @@
 namespace edgedit::kernels {
 namespace {
 
-/// 1 / (1 + e^-x). The exponential stays finite, as `reciprocal` wants it.
+/// 1 / (1 + e^-x), 0 from -86 down: the exponential stays finite, as `reciprocal` wants it.
 EDGEDIT_SIMD Floats sigmoid(Floats x) {
-    return reciprocal(broadcast(1.0f) + exp(min(broadcast(86.0f), zeros() - x)));
+    const Floats lowest = broadcast(-86.0f), power = exp(zeros() - max(lowest, x));
+    return select(less(x, lowest), zeros(), reciprocal(broadcast(1.0f) + power));
 }
 
 template <Activation kind> EDGEDIT_SIMD Floats activate(Floats x) {
