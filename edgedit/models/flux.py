@@ -6,35 +6,22 @@ and image: each goes through its own half of the double blocks and both through 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from edgedit.config import ParallelConfig, check_heads, check_supported
 from edgedit.graph.builder import GraphBuilder
-from edgedit.graph.description import GraphDescription
-from edgedit.graph.executor import Executor
-from edgedit.graph.schedule import Schedule
 from edgedit.graph.tensor import Tensor
+from edgedit.models.conditioning import Modulation, StepModulations, TimeTextEmbedding
 from edgedit.models.config import known_fields
-from edgedit.models.flux_blocks import DoubleBlock, JointSequence, SingleBlock, modulate
-from edgedit.models.flux_conditioning import (
-    Modulation,
-    StepModulations,
-    TimeTextEmbedding,
-    conditioning_graph,
-)
-from edgedit.models.flux_inputs import positions, rope_periods, timestep_channels
+from edgedit.models.diffusion_transformer import DiffusionNetwork, DiffusionTransformer, StepShape
+from edgedit.models.flux_blocks import DoubleBlock, SingleBlock
+from edgedit.models.flux_inputs import positions, rope_periods
+from edgedit.models.joint_blocks import JointSequence, modulate
 from edgedit.models.layers import Linear
-from edgedit.models.model import Model
-from edgedit.models.module import Module
-from edgedit.sequence.choice import strategy_for
-from edgedit.sequence.strategy import Rope
-from edgedit.weights.outline import outline
-
-SUPPORTED_AXES = ("cfg", "ulysses")
+from edgedit.sequence.strategy import AttentionStrategy, Rope
 
 
 @dataclass(frozen=True)
@@ -79,11 +66,14 @@ class FluxConfig:
         return self.num_attention_heads * self.attention_head_dim
 
 
-class FluxNetwork(Module):
+class FluxNetwork(DiffusionNetwork):
     def __init__(self, config: FluxConfig) -> None:
+        self.config = config
         self.x_embedder = Linear(config.in_channels, config.dim)
         self.context_embedder = Linear(config.joint_attention_dim, config.dim)
-        self.time_text_embed = TimeTextEmbedding(config)
+        self.time_text_embed = TimeTextEmbedding(
+            config.pooled_projection_dim, config.dim, config.guidance_embeds
+        )
         heads, head_dim = config.num_attention_heads, config.attention_head_dim
         self.transformer_blocks = [DoubleBlock(heads, head_dim) for _ in range(config.num_layers)]
         self.single_transformer_blocks = [
@@ -93,7 +83,6 @@ class FluxNetwork(Module):
         self.proj_out = Linear(config.dim, config.patch_size**2 * (config.out_channels or config.in_channels))
 
     def modulations(self) -> Iterator[tuple[str, Modulation]]:
-        """Every modulation with its checkpoint key, in the order in which their vectors stand side by side."""
         for index, double in enumerate(self.transformer_blocks):
             yield f"transformer_blocks.{index}.norm1", double.norm1
             yield f"transformer_blocks.{index}.norm1_context", double.norm1_context
@@ -101,9 +90,22 @@ class FluxNetwork(Module):
             yield f"single_transformer_blocks.{index}.norm", single.norm
         yield "norm_out", self.norm_out
 
-    def condition(self, b: GraphBuilder, rows: int) -> None:
-        """Build the graph of all modulations, see `conditioning_graph`."""
-        conditioning_graph(b, self.time_text_embed, self.modulations(), rows)
+    def step(self, b: GraphBuilder, strategy: AttentionStrategy, shape: StepShape) -> None:
+        assert not shape.skip_layers, "FLUX has no guidance that leaves blocks out"
+        config = self.config
+        img = b.input("img", (shape.batch, shape.image_tokens, config.in_channels))
+        txt = b.input("txt", (shape.batch, shape.text_tokens, config.joint_attention_dim))
+        modulations = self.step_modulations(b, shape.batch)
+        periods = tuple(
+            b.constant(f"periods{a}", rope_periods(d)) for a, d in enumerate(config.axes_dims_rope)
+        )
+
+        def rope(name: str, tokens: int) -> Rope:
+            return Rope(strategy.split(b, b.input(name, (len(periods), tokens), "i32"), 1), periods)
+
+        ropes = (rope("txt_positions", shape.text_tokens), rope("img_positions", shape.image_tokens))
+        joint = JointSequence(strategy, (shape.text_tokens, shape.image_tokens), ropes)
+        b.output("velocity", self(b, joint, img, txt, modulations))
 
     def forward(
         self,
@@ -126,20 +128,16 @@ class FluxNetwork(Module):
         return joint.strategy.gather(b, out, joint.lengths[1])
 
 
-class FluxTransformer(Model):
+class FluxTransformer(DiffusionTransformer):
     """Predicts the velocity of image tokens. Loaded by `from_pretrained`; called like diffusers' class."""
 
     config_class = FluxConfig
     network: FluxNetwork
+    timestep_range = 1.0
 
     @classmethod
     def build_network(cls, config: FluxConfig) -> FluxNetwork:
         return FluxNetwork(config)
-
-    @classmethod
-    def check_parallel(cls, config: FluxConfig, parallel: ParallelConfig) -> None:
-        check_supported(parallel, SUPPORTED_AXES, cls.__name__)
-        check_heads(config.num_attention_heads, parallel, cls.__name__)
 
     def __call__(
         self,
@@ -154,36 +152,6 @@ class FluxTransformer(Model):
         """One forward pass: `velocity` with the `modulations` of one step. Arguments as there, timestep is [B]."""
         modulations = self.modulations(np.asarray(timestep)[None], pooled_projections, guidance)
         return self.velocity(hidden_states, encoder_hidden_states, modulations[0], img_ids, txt_ids)
-
-    def modulations(
-        self, timesteps: np.ndarray, pooled_projections: np.ndarray, guidance: np.ndarray | None = None
-    ) -> np.ndarray:
-        """All that steps take of these arguments, as one product over steps x batch: f32 [steps, B, M].
-
-        timesteps           [steps, B] in [0, 1], that is, sigmas
-        pooled_projections  [B, pooled_projection_dim] pooled CLIP state
-        guidance            [B] guidance scale, for models with guidance_embeds
-
-        The vectors of a step do not depend on which others are computed with them; with ggml's own products
-        (kernels "ggml") that holds up to the rounding of a sum's order. Raises ValueError for shapes that do not
-        fit each other or the model.
-        """
-        config, batch = self.config, len(pooled_projections)
-        if (guidance is not None) != config.guidance_embeds:
-            needs = "needs" if config.guidance_embeds else "takes no"
-            raise ValueError(
-                f"this FLUX model {needs} guidance (guidance_embeds is {config.guidance_embeds})"
-            )
-        steps = len(timesteps)
-        inputs = {
-            "timestep": np.concatenate([timestep_channels(timestep, batch) for timestep in timesteps]),
-            "pooled": np.tile(pooled_projections, (steps, 1)),
-        }
-        if guidance is not None:
-            inputs["guidance"] = np.tile(timestep_channels(guidance, batch), (steps, 1))
-        rows = steps * batch
-        vectors = self.run(("modulations", rows), lambda b: self.network.condition(b, rows), inputs)
-        return np.concatenate(list(vectors.values()), axis=1).reshape(steps, batch, -1)
 
     def velocity(
         self,
@@ -212,98 +180,4 @@ class FluxTransformer(Model):
             "img_positions": positions(img_ids, axes, image_tokens, "img_ids"),
             "txt_positions": positions(txt_ids, axes, text_tokens, "txt_ids"),
         }
-        return self._step(batch, image_tokens, text_tokens).run(inputs)["velocity"]
-
-    def prepare(self, batch: int, image_tokens: int, text_tokens: int) -> Schedule:
-        """Build, agree on and allocate the graph of a step of these shapes ahead of the first; returns its schedule."""
-        return self._step(batch, image_tokens, text_tokens).schedule
-
-    def _step(self, batch: int, image_tokens: int, text_tokens: int) -> Executor:
-        parallel = self.context.config
-        build = _GraphOfStep(self.config, self.network, parallel, batch, image_tokens, text_tokens)
-        return self.executor(("step", batch, image_tokens, text_tokens), build, degree=parallel.ulysses_degree)
-
-    @classmethod
-    def describe(
-        cls,
-        config: FluxConfig,
-        *,
-        batch: int,
-        image_tokens: int,
-        text_tokens: int,
-        compute_dtype: str,
-        parallel: ParallelConfig,
-    ) -> GraphDescription:
-        """The graph of one step on the rank of `parallel`, from shapes alone: no weights are read."""
-
-        def build(b: GraphBuilder, network: FluxNetwork) -> None:
-            _GraphOfStep(config, network, parallel, batch, image_tokens, text_tokens)(b)
-
-        return cls._description(config, build, compute_dtype, parallel)
-
-    @classmethod
-    def describe_modulations(
-        cls, config: FluxConfig, *, rows: int, compute_dtype: str, parallel: ParallelConfig
-    ) -> GraphDescription:
-        """The graph behind `modulations` for steps x batch rows, which runs once for a request."""
-        return cls._description(
-            config, lambda b, network: network.condition(b, rows), compute_dtype, parallel
-        )
-
-    @classmethod
-    def _description(
-        cls,
-        config: FluxConfig,
-        build: Callable[[GraphBuilder, FluxNetwork], None],
-        compute_dtype: str,
-        parallel: ParallelConfig,
-    ) -> GraphDescription:
-        cls.check_parallel(config, parallel)
-        network = cls.build_network(config)
-        network.name_scopes()
-        b = cls.new_builder(parallel, compute_dtype)
-        with outline(network, compute_dtype, b.kernels) as weight_nbytes:
-            build(b, network)
-            description = GraphDescription(
-                name=b.name,
-                nodes=tuple(b.nodes),
-                collectives=tuple(b.collectives),
-                outputs=tuple(t.node for t in b.outputs.values() if t.node is not None),
-                input_nbytes=b.leaf_nbytes,
-                weight_nbytes=weight_nbytes,
-                supports_guidance=config.guidance_embeds,
-                fusion_reasons=b.fusion_reasons,
-            )
-            b.release()
-        return description
-
-
-@dataclass(frozen=True)
-class _GraphOfStep:
-    """Builds the graph of one step for one shape."""
-
-    config: FluxConfig
-    network: FluxNetwork
-    parallel: ParallelConfig
-    batch: int
-    image_tokens: int
-    text_tokens: int
-
-    def __call__(self, b: GraphBuilder) -> None:
-        config, batch = self.config, self.batch
-        strategy = strategy_for(self.parallel, b.compute_dtype)
-        img = b.input("img", (batch, self.image_tokens, config.in_channels))
-        txt = b.input("txt", (batch, self.text_tokens, config.joint_attention_dim))
-        modulations = dict(self.network.modulations()).values()
-        vectors = b.input("modulations", (batch, 1, sum(m.channels for m in modulations)))
-        periods = tuple(
-            b.constant(f"periods{a}", rope_periods(d)) for a, d in enumerate(config.axes_dims_rope)
-        )
-
-        def rope(name: str, tokens: int) -> Rope:
-            return Rope(strategy.split(b, b.input(name, (len(periods), tokens), "i32"), 1), periods)
-
-        ropes = (rope("txt_positions", self.text_tokens), rope("img_positions", self.image_tokens))
-        joint = JointSequence(strategy, (self.text_tokens, self.image_tokens), ropes)
-        velocity = self.network(b, joint, img, txt, StepModulations(vectors, modulations))
-        b.output("velocity", velocity)
+        return self._step(StepShape(batch, image_tokens, text_tokens)).run(inputs)["velocity"]

@@ -2,104 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
-from edgedit.models.flux_conditioning import Modulation, StepModulations
+from edgedit.models.conditioning import Modulation, StepModulations
+from edgedit.models.joint_blocks import (
+    MLP_RATIO,
+    NORM_EPS,
+    FeedForward,
+    JointAttention,
+    JointSequence,
+    modulate,
+    project_heads,
+    token_stream,
+)
 from edgedit.models.layers import Linear, RMSNorm
 from edgedit.models.module import Module
-from edgedit.sequence.strategy import AttentionStrategy, Rope, Stream
-
-NORM_EPS = 1e-6
-MLP_RATIO = 4
-
-
-@dataclass(frozen=True, slots=True)
-class JointSequence:
-    """What attention needs to know of the two streams, text first, besides their tokens."""
-
-    strategy: AttentionStrategy
-    lengths: tuple[int, int]  # of the whole streams
-    ropes: tuple[Rope, Rope]
-
-
-def modulate(b: GraphBuilder, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """LayerNorm(x) (1 + scale) + shift for x [B, s, C] and scale, shift [B, 1, C]."""
-    return b.modulate(x, scale, shift, NORM_EPS, dtype=b.activations)
-
-
-class GeluProjection(Module):
-    def __init__(self, dim: int, inner: int) -> None:
-        self.proj = Linear(dim, inner)
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return self.proj(b, x, activation="gelu", dtype=b.activations)
-
-
-class FeedForward(Module):
-    def __init__(self, dim: int) -> None:
-        widen, narrow = GeluProjection(dim, MLP_RATIO * dim), Linear(MLP_RATIO * dim, dim)
-        self.net: list[Module | None] = [widen, None, narrow]  # the checkpoint counts a dropout between them
-
-    def forward(self, b: GraphBuilder, x: Tensor, gate: Tensor, residual: Tensor) -> Tensor:
-        """residual + gate * MLP(x)."""
-        widen, narrow = (layer for layer in self.net if layer)
-        return narrow(b, widen(b, x), gate=gate, residual=residual)
-
-
-class JointAttention(Module):
-    """q, k, v of both streams of a double block, and their output projections."""
-
-    def __init__(self, heads: int, head_dim: int) -> None:
-        self.heads, self.head_dim = heads, head_dim
-        dim = heads * head_dim
-        self.to_q, self.to_k, self.to_v = (Linear(dim, dim) for _ in range(3))
-        self.add_q_proj, self.add_k_proj, self.add_v_proj = (Linear(dim, dim) for _ in range(3))
-        self.norm_q, self.norm_k = RMSNorm(head_dim, NORM_EPS), RMSNorm(head_dim, NORM_EPS)
-        self.norm_added_q, self.norm_added_k = RMSNorm(head_dim, NORM_EPS), RMSNorm(head_dim, NORM_EPS)
-        self.to_out = [Linear(dim, dim)]
-        self.to_add_out = Linear(dim, dim)
-
-    def forward(
-        self,
-        b: GraphBuilder,
-        joint: JointSequence,
-        streams: tuple[Tensor, Tensor],
-        normed: tuple[Tensor, Tensor],
-        gates: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """streams + gates * attention(normed), text first in each pair."""
-
-        def heads(x: Tensor) -> Tensor:  # [B, s, C] -> [B, s, H, D]
-            return b.reshape(x, (*x.shape[:2], self.heads, self.head_dim))
-
-        txt, img = normed
-        txt_stream = Stream(
-            heads(self.add_q_proj(b, txt)),
-            heads(self.add_k_proj(b, txt)),
-            heads(self.add_v_proj(b, txt, dtype=b.activations)),
-            joint.lengths[0],
-            joint.ropes[0],
-            self.norm_added_q.weight.on(b),
-            self.norm_added_k.weight.on(b),
-            NORM_EPS,
-        )
-        img_stream = Stream(
-            heads(self.to_q(b, img)),
-            heads(self.to_k(b, img)),
-            heads(self.to_v(b, img, dtype=b.activations)),
-            joint.lengths[1],
-            joint.ropes[1],
-            self.norm_q.weight.on(b),
-            self.norm_k.weight.on(b),
-            NORM_EPS,
-        )
-        txt_out, img_out = joint.strategy.attention(b, [txt_stream, img_stream])
-        return (
-            self.to_add_out(b, txt_out, gate=gates[0], residual=streams[0]),
-            self.to_out[0](b, img_out, gate=gates[1], residual=streams[1]),
-        )
 
 
 class DoubleBlock(Module):
@@ -136,24 +53,19 @@ class SelfAttention(Module):
     """q, k and v of a single block; the output projection is fused with the MLP's."""
 
     def __init__(self, heads: int, head_dim: int) -> None:
-        self.heads, self.head_dim = heads, head_dim
+        self.heads = heads
         dim = heads * head_dim
         self.to_q, self.to_k, self.to_v = (Linear(dim, dim) for _ in range(3))
         self.norm_q, self.norm_k = RMSNorm(head_dim, NORM_EPS), RMSNorm(head_dim, NORM_EPS)
 
     def forward(self, b: GraphBuilder, joint: JointSequence, x: Tensor, local_txt: int) -> Tensor:
         """x [B, s_txt + s_img, C], of which the first `local_txt` tokens are text."""
-        shape = (*x.shape[:2], self.heads, self.head_dim)
-        qkv = [
-            b.reshape(y, shape)
-            for y in (self.to_q(b, x), self.to_k(b, x), self.to_v(b, x, dtype=b.activations))
-        ]
-        q_norm, k_norm = self.norm_q.weight.on(b), self.norm_k.weight.on(b)
+        qkv = project_heads(b, x, (self.to_q, self.to_k, self.to_v), self.heads)
         bounds = ((0, local_txt), (local_txt, x.shape[1]))
         streams = []
         for (begin, end), length, rope in zip(bounds, joint.lengths, joint.ropes, strict=True):
-            q, k, v = (b.slice(part, 1, begin, end) for part in qkv)
-            streams.append(Stream(q, k, v, length, rope, q_norm, k_norm, NORM_EPS))
+            parts = [b.slice(part, 1, begin, end) for part in qkv]
+            streams.append(token_stream(b, parts, (self.norm_q, self.norm_k), length, rope))
         return b.concat(joint.strategy.attention(b, streams), 1)
 
 

@@ -1,29 +1,10 @@
-"""What the FLUX transformer computes of its arguments before the graph: timestep channels and token positions."""
+"""What the FLUX transformer computes of its arguments before the graph: token positions and their periods."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-TIMESTEP_CHANNELS = 256
 ROPE_THETA = 10000
-
-
-def timestep_channels(timestep: np.ndarray, batch: int) -> np.ndarray:
-    """Sinusoidal channels [B, 256] of timesteps [B] in [0, 1], scaled by 1000: cosines first, then sines.
-
-    The embedding of DDPM [Ho et al. 2020] as diffusers' Timesteps(256, flip_sin_to_cos=True) computes it.
-    """
-    timestep = np.asarray(timestep, np.float32).reshape(-1)
-    if timestep.shape != (batch,):
-        raise ValueError(
-            f"timestep and guidance need one value per batch item ({batch}), got {timestep.size}"
-        )
-    half = TIMESTEP_CHANNELS // 2
-    frequencies = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10000) / half))
-    angles = (timestep * np.float32(1000))[:, None] * frequencies[None]
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def positions(ids: np.ndarray, axes: int, tokens: int, name: str) -> np.ndarray:

@@ -23,6 +23,7 @@ from edgedit.models.autoencoder_kl import AutoencoderKL
 from edgedit.models.clip import CLIPTextModel
 from edgedit.models.flux import FluxTransformer
 from edgedit.models.model import Model
+from edgedit.models.patches import patchify, unpatchify
 from edgedit.models.t5 import T5EncoderModel
 from edgedit.models.tokenizers import Tokenizer
 from edgedit.parallel.buffer import Buffer
@@ -31,7 +32,7 @@ from edgedit.pipelines.branches import Branches, idle_cfg_ranks
 from edgedit.pipelines.flux_modulations import ModulationsAhead
 from edgedit.pipelines.flux_settings import AXES, FluxSettings
 from edgedit.pipelines.images import to_pil
-from edgedit.pipelines.latents import image_ids, patchify, unpatchify
+from edgedit.pipelines.latents import image_ids
 from edgedit.pipelines.pipeline import Callback, Pipeline, Result
 from edgedit.pipelines.progress import Progress
 from edgedit.pipelines.prompt_cache import PromptCache

@@ -5,7 +5,7 @@ import pytest
 from tiny import EMBEDDED, write_flux_pipeline
 
 from edgedit.config import ParallelConfig
-from edgedit.pipelines.latents import unpatchify
+from edgedit.models.patches import unpatchify
 from edgedit.pipelines.pipeline import Pipeline
 from edgedit.sampling.noise import randn
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from edgedit.pipelines.latents import image_ids, patchify, unpatchify
+from edgedit.models.patches import patchify, unpatchify
+from edgedit.pipelines.latents import image_ids
 
 
 @pytest.mark.parametrize("shape", [(1, 16, 8, 8), (2, 3, 4, 6), (3, 1, 2, 2), (1, 4, 10, 18)])

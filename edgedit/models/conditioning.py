@@ -1,4 +1,4 @@
-"""What a FLUX step takes of timestep, guidance and pooled text alone: the adaLN vectors of every block.
+"""What a step takes of timestep, guidance and pooled text alone: the adaLN vectors of every block.
 
 They do not depend on the image. All steps of a request are computed at once, as products whose rows are
 steps x batch: the weights behind them, a quarter of FLUX.1's, are read once for a request and not once a step.
@@ -6,17 +6,33 @@ steps x batch: the weights behind them, a quarter of FLUX.1's, are read once for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
-from edgedit.models.flux_inputs import TIMESTEP_CHANNELS
 from edgedit.models.layers import Linear
 from edgedit.models.module import Module
 
-if TYPE_CHECKING:
-    from edgedit.models.flux import FluxConfig
+TIMESTEP_CHANNELS = 256
+
+
+def timestep_channels(timestep: np.ndarray, batch: int) -> np.ndarray:
+    """Sinusoidal channels [B, 256] of timesteps [B] from 0 to 1000: cosines first, then sines.
+
+    The embedding of DDPM [Ho et al. 2020] as diffusers' Timesteps(256, flip_sin_to_cos=True) computes it.
+    """
+    timestep = np.asarray(timestep, np.float32).reshape(-1)
+    if timestep.shape != (batch,):
+        raise ValueError(
+            f"timestep and guidance need one value per batch item ({batch}), got {timestep.size}"
+        )
+    half = TIMESTEP_CHANNELS // 2
+    frequencies = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10000) / half))
+    angles = timestep[:, None] * frequencies[None]
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
 
 
 class TimestepEmbedding(Module):
@@ -33,13 +49,11 @@ class TimestepEmbedding(Module):
 class TimeTextEmbedding(Module):
     """The conditioning vector [N, C] from timestep, guidance (where the model has it) and pooled text."""
 
-    def __init__(self, config: FluxConfig) -> None:
-        self.pooled_channels = config.pooled_projection_dim
-        self.timestep_embedder = TimestepEmbedding(TIMESTEP_CHANNELS, config.dim)
-        self.guidance_embedder = (
-            TimestepEmbedding(TIMESTEP_CHANNELS, config.dim) if config.guidance_embeds else None
-        )
-        self.text_embedder = TimestepEmbedding(config.pooled_projection_dim, config.dim)
+    def __init__(self, pooled_channels: int, dim: int, takes_guidance: bool = False) -> None:
+        self.pooled_channels = pooled_channels
+        self.timestep_embedder = TimestepEmbedding(TIMESTEP_CHANNELS, dim)
+        self.guidance_embedder = TimestepEmbedding(TIMESTEP_CHANNELS, dim) if takes_guidance else None
+        self.text_embedder = TimestepEmbedding(pooled_channels, dim)
 
     def forward(self, b: GraphBuilder, timestep: Tensor, guidance: Tensor | None, pooled: Tensor) -> Tensor:
         vec = self.timestep_embedder(b, timestep)

@@ -1,0 +1,179 @@
+"""What denoising transformers share: one graph that conditions all steps, one of a step, and their descriptions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from edgedit.config import ParallelConfig, check_heads, check_supported
+from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.description import GraphDescription
+from edgedit.graph.executor import Executor
+from edgedit.graph.schedule import Schedule
+from edgedit.models.conditioning import (
+    Modulation,
+    StepModulations,
+    TimeTextEmbedding,
+    conditioning_graph,
+    timestep_channels,
+)
+from edgedit.models.model import Model
+from edgedit.models.module import Module
+from edgedit.sequence.choice import strategy_for
+from edgedit.sequence.strategy import AttentionStrategy
+from edgedit.weights.outline import outline
+
+SUPPORTED_AXES = ("cfg", "ulysses")
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What decides the graph of a step: tokens of each stream, whole, and the blocks that are left out."""
+
+    batch: int
+    image_tokens: int
+    text_tokens: int
+    skip_layers: tuple[int, ...] = ()
+
+
+class DiffusionNetwork(Module):
+    """A network whose blocks are modulated by a vector of timestep and pooled text."""
+
+    time_text_embed: TimeTextEmbedding
+
+    @abstractmethod
+    def modulations(self) -> Iterator[tuple[str, Modulation]]:
+        """Every modulation with its checkpoint key, in the order in which their vectors stand side by side."""
+
+    @abstractmethod
+    def step(self, b: GraphBuilder, strategy: AttentionStrategy, shape: StepShape) -> None:
+        """Build the graph of one step, from inputs to the output "velocity"."""
+
+    def condition(self, b: GraphBuilder, rows: int) -> None:
+        """Build the graph of all modulations, see `conditioning_graph`."""
+        conditioning_graph(b, self.time_text_embed, self.modulations(), rows)
+
+    def step_modulations(self, b: GraphBuilder, batch: int) -> StepModulations:
+        """The input with the modulations of a step."""
+        modulations = [modulation for _, modulation in self.modulations()]
+        values = b.input("modulations", (batch, 1, sum(modulation.channels for modulation in modulations)))
+        return StepModulations(values, modulations)
+
+
+class DiffusionTransformer(Model):
+    """Predicts the velocity of image tokens. Loaded by `from_pretrained`; called like diffusers' class.
+
+    Its config has `num_attention_heads` and `guidance_embeds`.
+    """
+
+    network: DiffusionNetwork
+    timestep_range: ClassVar[float]  # timesteps are given from 0 to this
+
+    @classmethod
+    def check_parallel(cls, config: Any, parallel: ParallelConfig) -> None:
+        check_supported(parallel, SUPPORTED_AXES, cls.__name__)
+        check_heads(config.num_attention_heads, parallel, cls.__name__)
+
+    def modulations(
+        self, timesteps: np.ndarray, pooled_projections: np.ndarray, guidance: np.ndarray | None = None
+    ) -> np.ndarray:
+        """All that steps take of these arguments, as one product over steps x batch: f32 [steps, B, M].
+
+        timesteps           [steps, B] from 0 to `timestep_range`
+        pooled_projections  [B, pooled_projection_dim] pooled CLIP state
+        guidance            [B] guidance scale, for models with guidance_embeds
+
+        The vectors of a step do not depend on which others are computed with them; with ggml's own products
+        (kernels "ggml") that holds up to the rounding of a sum's order. Raises ValueError for shapes that do not
+        fit each other or the model.
+        """
+        config, batch = self.config, len(pooled_projections)
+        if (guidance is not None) != config.guidance_embeds:
+            needs = "needs" if config.guidance_embeds else "takes no"
+            raise ValueError(f"this model {needs} guidance (guidance_embeds is {config.guidance_embeds})")
+        steps, to_thousand = len(timesteps), np.float32(1000 / self.timestep_range)
+        inputs = {
+            "timestep": np.concatenate(
+                [timestep_channels(timestep * to_thousand, batch) for timestep in timesteps]
+            ),
+            "pooled": np.tile(pooled_projections, (steps, 1)),
+        }
+        if guidance is not None:
+            inputs["guidance"] = np.tile(timestep_channels(guidance * np.float32(1000), batch), (steps, 1))
+        rows = steps * batch
+        vectors = self.run(("modulations", rows), lambda b: self.network.condition(b, rows), inputs)
+        return np.concatenate(list(vectors.values()), axis=1).reshape(steps, batch, -1)
+
+    def prepare(
+        self, batch: int, image_tokens: int, text_tokens: int, skip_layers: tuple[int, ...] = ()
+    ) -> Schedule:
+        """Build, agree on and allocate the graph of a step of these shapes ahead of the first; returns its schedule."""
+        return self._step(StepShape(batch, image_tokens, text_tokens, skip_layers)).schedule
+
+    def _step(self, shape: StepShape) -> Executor:
+        parallel = self.context.config
+
+        def build(b: GraphBuilder) -> None:
+            self.network.step(b, strategy_for(parallel, b.compute_dtype), shape)
+
+        return self.executor(("step", shape), build, degree=parallel.ulysses_degree)
+
+    @classmethod
+    def describe(
+        cls,
+        config: Any,
+        *,
+        batch: int,
+        image_tokens: int,
+        text_tokens: int,
+        compute_dtype: str,
+        parallel: ParallelConfig,
+    ) -> GraphDescription:
+        """The graph of one step on the rank of `parallel`, from shapes alone: no weights are read."""
+        shape = StepShape(batch, image_tokens, text_tokens)
+
+        def build(b: GraphBuilder, network: DiffusionNetwork) -> None:
+            network.step(b, strategy_for(parallel, b.compute_dtype), shape)
+
+        return cls._description(config, build, compute_dtype, parallel)
+
+    @classmethod
+    def describe_modulations(
+        cls, config: Any, *, rows: int, compute_dtype: str, parallel: ParallelConfig
+    ) -> GraphDescription:
+        """The graph behind `modulations` for steps x batch rows, which runs once for a request."""
+        return cls._description(
+            config, lambda b, network: network.condition(b, rows), compute_dtype, parallel
+        )
+
+    @classmethod
+    def _description(
+        cls,
+        config: Any,
+        build: Callable[[GraphBuilder, DiffusionNetwork], None],
+        compute_dtype: str,
+        parallel: ParallelConfig,
+    ) -> GraphDescription:
+        cls.check_parallel(config, parallel)
+        network = cls.build_network(config)
+        assert isinstance(network, DiffusionNetwork), f"{cls.__name__} builds {type(network).__name__}"
+        network.name_scopes()
+        b = cls.new_builder(parallel, compute_dtype)
+        with outline(network, compute_dtype, b.kernels) as weight_nbytes:
+            build(b, network)
+            description = GraphDescription(
+                name=b.name,
+                nodes=tuple(b.nodes),
+                collectives=tuple(b.collectives),
+                outputs=tuple(t.node for t in b.outputs.values() if t.node is not None),
+                input_nbytes=b.leaf_nbytes,
+                weight_nbytes=weight_nbytes,
+                supports_guidance=config.guidance_embeds,
+                fusion_reasons=b.fusion_reasons,
+            )
+            b.release()
+        return description

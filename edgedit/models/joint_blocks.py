@@ -1,0 +1,114 @@
+"""What the blocks of FLUX and of Stable Diffusion 3 have in common: a text and an image stream, joined in attention.
+
+The residual streams are f32; what only feeds products has type `b.activations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.tensor import Tensor
+from edgedit.models.layers import Linear, RMSNorm
+from edgedit.models.module import Module
+from edgedit.sequence.strategy import AttentionStrategy, Rope, Stream
+
+NORM_EPS = 1e-6
+MLP_RATIO = 4
+
+Norms = tuple["RMSNorm | None", "RMSNorm | None"]  # of q and k
+
+
+@dataclass(frozen=True, slots=True)
+class JointSequence:
+    """What attention needs to know of the two streams, text first, besides their tokens."""
+
+    strategy: AttentionStrategy
+    lengths: tuple[int, int]  # of the whole streams
+    ropes: tuple[Rope | None, Rope | None] = (None, None)
+
+
+def modulate(b: GraphBuilder, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """LayerNorm(x) (1 + scale) + shift for x [B, s, C] and scale, shift [B, 1, C]."""
+    return b.modulate(x, scale, shift, NORM_EPS, dtype=b.activations)
+
+
+def project_heads(b: GraphBuilder, x: Tensor, projections: Sequence[Linear], heads: int) -> list[Tensor]:
+    """q, k and v [B, s, H, D] of x [B, s, C]."""
+    to_q, to_k, to_v = projections
+    qkv = to_q(b, x), to_k(b, x), to_v(b, x, dtype=b.activations)
+    return [b.reshape(y, (*y.shape[:2], heads, y.shape[2] // heads)) for y in qkv]
+
+
+def token_stream(
+    b: GraphBuilder, qkv: Sequence[Tensor], norms: Norms, length: int, rope: Rope | None = None
+) -> Stream:
+    """The stream of q, k and v [B, s, H, D] with RMS norms of q and k where there are any."""
+    q, k, v = qkv
+    q_norm, k_norm = (norm.weight.on(b) if norm else None for norm in norms)
+    return Stream(q, k, v, length, rope, q_norm, k_norm, NORM_EPS)
+
+
+class GeluProjection(Module):
+    def __init__(self, dim: int, inner: int) -> None:
+        self.proj = Linear(dim, inner)
+
+    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
+        return self.proj(b, x, activation="gelu", dtype=b.activations)
+
+
+class FeedForward(Module):
+    def __init__(self, dim: int) -> None:
+        widen, narrow = GeluProjection(dim, MLP_RATIO * dim), Linear(MLP_RATIO * dim, dim)
+        self.net: list[Module | None] = [widen, None, narrow]  # the checkpoint counts a dropout between them
+
+    def forward(self, b: GraphBuilder, x: Tensor, gate: Tensor, residual: Tensor) -> Tensor:
+        """residual + gate * MLP(x)."""
+        widen, narrow = (layer for layer in self.net if layer)
+        return narrow(b, widen(b, x), gate=gate, residual=residual)
+
+
+class JointAttention(Module):
+    """q, k, v of both streams, and their output projections.
+
+    qk_norm           RMS norm of q and k
+    reads_text_only   the text is attended to, but what it attends to is not needed: it has no output projection
+    """
+
+    def __init__(
+        self, heads: int, head_dim: int, qk_norm: bool = True, reads_text_only: bool = False
+    ) -> None:
+        self.heads = heads
+        dim = heads * head_dim
+        self.to_q, self.to_k, self.to_v = (Linear(dim, dim) for _ in range(3))
+        self.add_q_proj, self.add_k_proj, self.add_v_proj = (Linear(dim, dim) for _ in range(3))
+        norms = [RMSNorm(head_dim, NORM_EPS) if qk_norm else None for _ in range(4)]
+        self.norm_q, self.norm_k, self.norm_added_q, self.norm_added_k = norms
+        self.to_out = [Linear(dim, dim)]
+        self.to_add_out = None if reads_text_only else Linear(dim, dim)
+
+    def forward(
+        self,
+        b: GraphBuilder,
+        joint: JointSequence,
+        streams: tuple[Tensor, Tensor],
+        normed: tuple[Tensor, Tensor],
+        gates: tuple[Tensor | None, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """streams + gates * attention(normed), text first in each pair; a text that is only read stays as it is."""
+        parts = (
+            ((self.add_q_proj, self.add_k_proj, self.add_v_proj), (self.norm_added_q, self.norm_added_k)),
+            ((self.to_q, self.to_k, self.to_v), (self.norm_q, self.norm_k)),
+        )
+        pair = [
+            token_stream(b, project_heads(b, x, projections, self.heads), norms, length, rope)
+            for x, (projections, norms), length, rope in zip(
+                normed, parts, joint.lengths, joint.ropes, strict=True
+            )
+        ]
+        txt_out, img_out = joint.strategy.attention(b, pair)
+        txt, img = streams
+        if self.to_add_out is not None:
+            txt = self.to_add_out(b, txt_out, gate=gates[0], residual=txt)
+        return txt, self.to_out[0](b, img_out, gate=gates[1], residual=img)
