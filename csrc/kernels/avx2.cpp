@@ -3,6 +3,7 @@
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
+#include "kernels/impl/int8_avx2.hpp"
 #include "kernels/simd_avx2.hpp"
 // after the vectors that it is made of
 #include "kernels/impl/family.hpp"

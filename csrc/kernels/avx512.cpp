@@ -3,6 +3,7 @@
 
 #if defined(__AVX512F__) && defined(__AVX512BF16__) && defined(__AVX512VNNI__)
 
+#include "kernels/impl/int8_avx512.hpp"
 #include "kernels/simd_avx512.hpp"
 // after the vectors that it is made of
 #include "kernels/impl/family.hpp"

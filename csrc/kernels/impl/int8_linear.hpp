@@ -9,91 +9,116 @@
 namespace edgedit::kernels {
 namespace {
 
-inline bool is_multiplied_in_int8(const LinearProblem& problem) {
-    return problem.compute == Compute::int8 && decode_blocks_of(problem.weight.type) != nullptr;
-}
+/// Bytes of quantised activations that a thread keeps. Where its rows take more, they pass in several turns, each of
+/// which expands the weight again.
+constexpr Index kInt8RowsNbytes = 8 << 20;
 
-/// Bytes of quantised activations that a thread keeps. More rows pass in several turns, each of which expands the weight
-/// again.
-constexpr Index kActivationNbytes = 8 << 20;
+/// One thread's part of a linear layer, the weight in blocks of kElements.
+template <typename P, Index kElements> class Int8LinearPart {
+public:
+    Int8LinearPart(const LinearProblem& problem, const Part& part)
+        : problem_(problem), weight_(problem.weight), part_(part), row_blocks_(weight_.inner / kShortBlock),
+          has_offsets_(weight_.type == Type::q4_k || weight_.type == Type::q5_k),
+          keeps_sums_(weight_.inner > kBlock) {
+        const Index tiles = ceil_div(part.rows.end - part.rows.begin, kTileRows);
+        const Index tile_nbytes = kTileRows * row_blocks_ * Index{sizeof(Row)};
+        const Index turns = larger(1, ceil_div(tiles * tile_nbytes, larger(kInt8RowsNbytes, tile_nbytes)));
+        turn_rows_ = ceil_div(tiles, turns) * kTileRows;
+        rows_ = room<Row>(Scratch::rows, turn_rows_ * row_blocks_);
+        blocks_ = room<Block>(Scratch::panels, kGroup * kPanelBlocks);
+        sums_ = room<float>(Scratch::sums, (keeps_sums_ ? turn_rows_ : kTileRows) * kColumns);
+        values_ = room<float>(Scratch::values, weight_.inner);
+    }
 
-/// Inner elements of a row as floats: where the sources do not hold them so, in `room`.
-inline const float* row_as_floats(const LinearProblem& problem, Index row, float* room) {
-    Index column = 0;
-    for (int i = 0; i < problem.num_sources; ++i) {
-        const Rows& source = problem.sources[i];
-        const char* from = tile_rows(source, row, 1).at[0];
-        if (problem.num_sources == 1 && source.type == DType::f32) return reinterpret_cast<const float*>(from);
-        for (Index k = 0; k < problem.inner[i]; k += kLanes) {
-            const Index left = problem.inner[i] - k;
-            const Floats values = load_as(source.type, from, k, left);
-            left < kLanes ? store_first(room + column + k, values, left) : store(room + column + k, values);
+    void run() const {
+        for (Index row = part_.rows.begin; row < part_.rows.end; row += turn_rows_) {
+            const Range rows{row, smaller(row + turn_rows_, part_.rows.end)};
+            for (Index i = rows.begin; i < rows.end; ++i) quantise_row(i, rows_ + (i - rows.begin) * row_blocks_);
+            for (Index panel = part_.panels.begin; panel < part_.panels.end; panel += kGroup)
+                pass(rows, {panel, smaller(panel + kGroup, part_.panels.end)});
         }
-        column += problem.inner[i];
     }
-    return room;
-}
 
-template <typename P>
-void quantise_rows(const LinearProblem& problem, Index first, Index end, ActivationBlock<P>* blocks) {
-    const Index inner = problem.weight.inner;
-    auto* room = static_cast<float*>(scratch(Scratch::values, static_cast<std::size_t>(inner) * sizeof(float)));
-    for (Index row = first; row < end; ++row) {
-        const float* x = row_as_floats(problem, row, room);
-        for (Index k = 0; k < inner; k += kShortBlock) quantise_block<P>(x + k, *blocks++);
-    }
-}
-
-template <typename P, Index kElements> void linear_in_int8_as(const LinearProblem& problem, const Part& part) {
+private:
+    using Row = ActivationBlock<P>;
     using Block = Int8Block<P, kElements>;
-    using Activations = ActivationBlock<P>;
-    constexpr Index kColumns = kGroup * kPanel, kBlocks = kBlock / kElements;
-    const Weight& weight = problem.weight;
-    const Index row_blocks = weight.inner / kShortBlock, rows = part.rows.end - part.rows.begin;
-    const bool has_offsets = weight.type == Type::q4_k || weight.type == Type::q5_k;
-    const Index most_tiles = kActivationNbytes / (row_blocks * Index{sizeof(Activations)} * kTileRows);
-    const Index pass_rows = smaller(ceil_div(rows, kTileRows), most_tiles < 1 ? 1 : most_tiles) * kTileRows;
-    const Index sum_rows = weight.inner <= kBlock ? kTileRows : pass_rows;
-    const auto room = [](Scratch use, Index count, std::size_t nbytes) {
-        return scratch(use, static_cast<std::size_t>(count) * nbytes);
-    };
-    auto* activations = static_cast<Activations*>(room(Scratch::rows, pass_rows * row_blocks, sizeof(Activations)));
-    auto* blocks = static_cast<Block*>(room(Scratch::panels, kGroup * kBlocks, sizeof(Block)));
-    auto* sums = static_cast<float*>(room(Scratch::sums, sum_rows * kColumns, sizeof(float)));
-    for (Index pass = part.rows.begin; pass < part.rows.end; pass += pass_rows) {
-        const Index pass_end = smaller(pass + pass_rows, part.rows.end);
-        quantise_rows(problem, pass, pass_end, activations);
-        for (Index panel = part.panels.begin; panel < part.panels.end; panel += kGroup) {
-            const Index panels = smaller(kGroup, part.panels.end - panel);
-            const Index columns = smaller(panels * kPanel, weight.columns - panel * kPanel);
-            for (Index begin = 0; begin < weight.inner; begin += kBlock) {
-                const Index end = smaller(begin + kBlock, weight.inner);
-                for (Index i = 0; i < panels; ++i)
-                    expand_int8_blocks(weight, panel + i, begin, end, blocks + i * kBlocks);
-                for (Index row = pass; row < pass_end; row += kTileRows) {
-                    const auto num_rows = static_cast<int>(smaller(kTileRows, pass_end - row));
-                    const Activations* tile[kTileRows];
-                    for (int r = 0; r < num_rows; ++r)
-                        tile[r] = activations + (row + r - pass) * row_blocks + begin / kShortBlock;
-                    float* c = sums + (weight.inner <= kBlock ? 0 : row - pass) * kColumns;
-                    for (Index i = 0; i < panels; ++i)
-                        multiply_int8_tile(num_rows, tile, i + 1 == panels ? kTileRows * row_blocks : 0,
-                                           blocks + i * kBlocks, (end - begin) / kShortBlock, has_offsets,
-                                           c + i * kPanel, kColumns, begin > 0);
-                    if (end == weight.inner)
-                        finish_tile(problem, row, num_rows, panel * kPanel, columns, c, kColumns);
-                }
+    static constexpr Index kColumns = kGroup * kPanel, kPanelBlocks = kBlock / kElements;
+
+    template <typename Element> static Element* room(Scratch use, Index count) {
+        return static_cast<Element*>(scratch(use, static_cast<std::size_t>(count) * sizeof(Element)));
+    }
+
+    void quantise_row(Index row, Row* blocks) const {
+        const float* x = row_as_floats(row);
+        for (Index i = 0; i < row_blocks_; ++i) quantise_block<P>(x + i * kShortBlock, blocks[i]);
+    }
+
+    /// The inner elements of a row side by side, in values_ if they are not so already.
+    const float* row_as_floats(Index row) const {
+        float* to = values_;
+        for (int s = 0; s < problem_.num_sources; ++s) {
+            const Rows& source = problem_.sources[s];
+            const char* from = tile_rows(source, row, 1).at[0];
+            if (problem_.num_sources == 1 && source.type == DType::f32) return reinterpret_cast<const float*>(from);
+            for (Index i = 0; i < problem_.inner[s]; i += kLanes) {
+                const Index left = problem_.inner[s] - i;
+                store_as(DType::f32, reinterpret_cast<char*>(to), i, left, load_as(source.type, from, i, left));
+            }
+            to += problem_.inner[s];
+        }
+        return values_;
+    }
+
+    void pass(Range rows, Range panels) const {
+        const Index first_column = panels.begin * kPanel, columns = smaller(panels.end * kPanel, weight_.columns);
+        for (Index begin = 0; begin < weight_.inner; begin += kBlock) {
+            const Index end = smaller(begin + kBlock, weight_.inner);
+            for (Index panel = panels.begin; panel < panels.end; ++panel)
+                expand_int8_blocks(weight_, panel, begin, end, blocks_ + (panel - panels.begin) * kPanelBlocks);
+            for (Index row = rows.begin; row < rows.end; row += kTileRows) {
+                const auto num_rows = static_cast<int>(smaller(kTileRows, rows.end - row));
+                const Index place = row - rows.begin;
+                float* sums = keeps_sums_ ? sums_ + place * kColumns : sums_;
+                multiply(rows_ + place * row_blocks_ + begin / kShortBlock, num_rows, panels.end - panels.begin,
+                         (end - begin) / kShortBlock, sums, begin > 0);
+                if (end == weight_.inner)
+                    finish_tile(problem_, row, num_rows, first_column, columns - first_column, sums, kColumns);
             }
         }
     }
+
+    /// A tile of rows, from the first of `count` blocks of each on, times a group of panels.
+    void multiply(const Row* first, int num_rows, Index num_panels, Index count, float* sums, bool accumulate) const {
+        const Row* rows[kTileRows];
+        for (int r = 0; r < num_rows; ++r) rows[r] = first + r * row_blocks_;
+        for (Index i = 0; i < num_panels; ++i)
+            multiply_int8_tile(num_rows, rows, i + 1 == num_panels ? kTileRows * row_blocks_ : 0,
+                               blocks_ + i * kPanelBlocks, count, has_offsets_, sums + i * kPanel, kColumns, accumulate);
+    }
+
+    const LinearProblem& problem_;
+    const Weight& weight_;
+    Part part_;
+    Index row_blocks_;
+    bool has_offsets_;
+    bool keeps_sums_; ///< more than one block of inner elements
+    Index turn_rows_;
+    Row* rows_;
+    Block* blocks_;
+    float* sums_;
+    float* values_;
+};
+
+inline bool is_multiplied_in_int8(const LinearProblem& problem) {
+    return problem.compute == Compute::int8 && decode_blocks_of(problem.weight.type) != nullptr;
 }
 
 /// A thread's part of a problem that `is_multiplied_in_int8`.
 inline void linear_in_int8(const LinearProblem& problem, const Part& part) {
     switch (problem.weight.type) {
-        case Type::q8_0: return linear_in_int8_as<WideProducts, 32>(problem, part);
-        case Type::q6_k: return linear_in_int8_as<ByteProducts, 16>(problem, part);
-        default: return linear_in_int8_as<ByteProducts, 32>(problem, part);
+        case Type::q8_0: return Int8LinearPart<WideProducts, 32>(problem, part).run();
+        case Type::q6_k: return Int8LinearPart<ByteProducts, 16>(problem, part).run();
+        default: return Int8LinearPart<ByteProducts, 32>(problem, part).run();
     }
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/impl/activations.hpp"
 #include "kernels/impl/block.hpp"
 #include "kernels/impl/epilogue.hpp"
+#include "kernels/impl/int8_linear.hpp"
 #include "kernels/impl/split.hpp"
 #include "kernels/scratch.hpp"
 
@@ -77,6 +78,7 @@ private:
 
 void linear(const LinearProblem& problem, int thread, int num_threads) {
     const Part part = part_of_thread(problem.rows, problem.weight.columns, thread, num_threads);
+    if (is_multiplied_in_int8(problem)) return linear_in_int8(problem, part);
 #if EDGEDIT_HAS_PAIRS
     if (is_multiplied_in_bf16(problem.weight.type)) return LinearPart<BF16>(problem, part).run();
 #endif
