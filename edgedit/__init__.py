@@ -24,6 +24,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "PeerLostError": "edgedit.errors",
         "Pipeline": "edgedit.pipelines.pipeline",
         "Result": "edgedit.pipelines.pipeline",
+        "SD3Transformer": "edgedit.models.sd3",
         "T5EncoderModel": "edgedit.models.t5",
         "plan": "edgedit.graph.planner",
     },
