@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edgedit.parallel.context import ParallelContext
 
 RANDOM_SIZES = ("mini", "wide", "long", "tiny")
+_FAMILY = "FluxPipeline"
 # What a random model has of its own.
 _SHAPE_OPTIONS = ("width", "height", "max_sequence_length")
 
@@ -66,6 +67,8 @@ def _of_model(args: argparse.Namespace) -> Subject:
     from edgedit.models.flux import FluxTransformer
 
     settings = read_settings(args.model)
+    if settings.family != _FAMILY:
+        raise ValueError(f"model {args.model!r} is a {settings.family}; bench times those of a {_FAMILY}")
     request = settings.request(
         "benchmark",
         height=args.height,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import trace_format
@@ -12,7 +13,7 @@ from tiny import write_flux_pipeline
 from trace_format import check_trace
 
 from edgedit import cli
-from edgedit.commands import memory
+from edgedit.commands import bench_subject, memory
 from edgedit.models.random_flux import SIZES
 
 BENCH = ["bench", "--threads", "1", "--steps", "3"]
@@ -101,6 +102,12 @@ def test_what_cannot_work_is_refused_with_the_reason(flags, message, capsys) -> 
         status = error.code
     assert status == cli.BAD_INPUT
     assert message in capsys.readouterr().err
+
+
+def test_a_family_that_it_cannot_time_is_refused(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(bench_subject, "read_settings", lambda model: SimpleNamespace(family="PaintPipeline"))
+    assert cli.main(["bench", "--model", "paint"]) == cli.BAD_INPUT
+    assert "model 'paint' is a PaintPipeline; bench times those of a FluxPipeline" in capsys.readouterr().err
 
 
 def check_steps(trace: dict, rank: int, num_steps: int) -> None:
