@@ -11,6 +11,8 @@ import trace_format
 from launch import check_ok, mpirun
 from trace_format import check_trace
 
+from edgedit import binding, host
+
 GENERATE = ("generate", "-p", "a red apple", "--steps", "2", "--seed", "5", "--threads", "1")
 
 
@@ -77,6 +79,8 @@ def test_bench_reports_every_rank(layout: tuple, branches: int) -> None:
     assert (report["world_size"], report["branches"]) == (2, branches)
     assert report["tokens_per_s"] == pytest.approx(branches * 80 / report["step_s"]["median"])
     assert len(report["ranks"]) == 2
+    places = [binding.decide("auto", rank, 2, host.machine(), threads=1) for rank in range(2)]
+    assert [rank["binding"] for rank in report["ranks"]] == [place.text for place in places]
     for rank in report["ranks"]:
         parts = (rank[name] for name in ("compute_s", "exchange_s", "wait_s", "overhead_s"))
         assert sum(parts) == pytest.approx(rank["step_s"])

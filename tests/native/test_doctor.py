@@ -8,6 +8,7 @@ import pytest
 from edgedit import cli
 from edgedit.commands import doctor
 from edgedit.launcher import Launch
+from edgedit.topology import Cpu, Machine
 
 
 def test_everything_needed_is_found_here(capsys):
@@ -17,6 +18,8 @@ def test_everything_needed_is_found_here(capsys):
     assert report["ggml"]["version"] == "0.15.3"
     assert report["ggml"]["build"]["LLAMAFILE"] in "01"
     assert report["threads"] >= 1
+    assert "NUMA node" in report["topology"]
+    assert "one rank on this host" in report["binding"]
     assert report["ranks"] == 1
     assert report["shared_memory"] in ("unnamed", "named")
 
@@ -26,6 +29,15 @@ def test_the_text_names_what_it_found(capsys):
     text = capsys.readouterr().out
     for word in ("LLAMAFILE=", "threads", "launcher", "in-graph", "gpus", "embedded"):
         assert word in text
+
+
+def test_ranks_are_told_their_cores_and_a_wrong_word_is_a_problem(monkeypatch):
+    monkeypatch.setattr(doctor.host, "machine", lambda: Machine(tuple(Cpu(n // 2, n, n) for n in range(4))))
+    monkeypatch.setattr(doctor.host, "bound_by_launcher", lambda: False)
+    launch = Launch("mpich", 1, 2, 1, 2)
+    assert doctor.examine(launch)["binding"] == "auto: cores 2-3 of 0-3, NUMA node 1"
+    monkeypatch.setenv("EDGEDIT_BIND", "socket")
+    assert "EDGEDIT_BIND: bind is 'socket'" in doctor.examine(launch)["problems"][0]
 
 
 def test_mpi_is_optional_for_one_rank_and_required_for_two(monkeypatch):
