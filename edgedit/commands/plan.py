@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def forecast_of(args: argparse.Namespace) -> Forecast:
     """The forecast of a command line. ValueError for a model, request or layout that cannot work."""
     from edgedit.models.flux import FluxConfig
-    from edgedit.pipelines.flux_modulations import steps_at_once
+    from edgedit.pipelines.modulations_ahead import steps_at_once
 
     subject = find_subject(args.model)
     network = FluxConfig.from_dict(subject.transformer)

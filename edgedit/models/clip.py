@@ -33,6 +33,7 @@ class CLIPTextConfig:
     hidden_act: str = "quick_gelu"
     layer_norm_eps: float = 1e-5
     eos_token_id: int = 49407
+    projection_dim: int = 512  # of models with a projection
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -109,24 +110,48 @@ class CLIPEncoder(Module):
     def __init__(self, config: CLIPTextConfig) -> None:
         self.layers = [CLIPLayer(config) for _ in range(config.num_hidden_layers)]
 
-    def forward(self, b: GraphBuilder, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, b: GraphBuilder, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The states before and after the last layer."""
+        before = x
         for layer in self.layers:
-            x = layer(b, x, mask)
-        return x
+            before, x = x, layer(b, x, mask)
+        return before, x
 
 
-class CLIPTextNetwork(Module):
-    """ids i32 [B, S] -> [B, S, C]."""
+class CLIPTransformer(Module):
+    """What text encoders with and without a projection have in common."""
 
     def __init__(self, config: CLIPTextConfig) -> None:
         self.embeddings = CLIPEmbeddings(config)
         self.encoder = CLIPEncoder(config)
         self.final_layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
-    def forward(self, b: GraphBuilder, ids: Tensor) -> Tensor:
+    def encode(self, b: GraphBuilder, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """ids i32 [B, S] -> the states before and after the last layer, [B, S, C] each."""
         length = ids.shape[1]
         mask = b.constant("causal_mask", np.triu(np.full((length, length), -np.inf, np.float16), 1))
-        return self.final_layer_norm(b, self.encoder(b, self.embeddings(b, ids), mask))
+        return self.encoder(b, self.embeddings(b, ids), mask)
+
+
+class CLIPTextNetwork(CLIPTransformer):
+    """ids i32 [B, S] -> [B, S, C]."""
+
+    def forward(self, b: GraphBuilder, ids: Tensor) -> Tensor:
+        return self.final_layer_norm(b, self.encode(b, ids)[1])
+
+
+class CLIPTextNetworkWithProjection(CLIPTransformer):
+    """ids i32 [B, S] and ends i32 [B], numbers of rows of [B * S] -> states before the last layer [B, S, C], and the
+    projected rows [B, P]."""
+
+    def __init__(self, config: CLIPTextConfig) -> None:
+        super().__init__(config)
+        self.text_projection = Linear(config.hidden_size, config.projection_dim, bias=False)
+
+    def forward(self, b: GraphBuilder, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        before, after = self.encode(b, ids)
+        rows = b.embedding(b.reshape(after, (-1, after.shape[2])), ends)
+        return before, self.text_projection(b, self.final_layer_norm(b, rows))
 
 
 class CLIPTextModel(Model):
@@ -135,7 +160,7 @@ class CLIPTextModel(Model):
     config_class = CLIPTextConfig
 
     @classmethod
-    def build_network(cls, config: CLIPTextConfig) -> CLIPTextNetwork:
+    def build_network(cls, config: CLIPTextConfig) -> CLIPTransformer:
         return CLIPTextNetwork(config)
 
     @classmethod
@@ -149,18 +174,51 @@ class CLIPTextModel(Model):
         Returns the last hidden state [B, S, C] after the final norm, and each prompt's vector at its eos [B, C].
         Raises ValueError for ids outside the vocabulary or too many of them.
         """
+        ids = self._checked(input_ids)
+
+        def build(b: GraphBuilder) -> None:
+            b.output("hidden", self.network(b, b.input("ids", ids.shape, "i32")))
+
+        hidden = self.run(ids.shape, build, {"ids": ids})["hidden"]
+        return hidden, hidden[np.arange(len(ids)), pooled_positions(ids, self.config.eos_token_id)]
+
+    def _checked(self, input_ids: np.ndarray) -> np.ndarray:
         config: CLIPTextConfig = self.config
         ids = checked_ids(input_ids, config.vocab_size)
         if ids.shape[1] > config.max_position_embeddings:
             raise ValueError(
                 f"{ids.shape[1]} tokens exceed max_position_embeddings={config.max_position_embeddings}"
             )
+        return ids
+
+
+class CLIPTextModelWithProjection(CLIPTextModel):
+    """Reads prompts for Stable Diffusion 3. Loaded by `from_pretrained`."""
+
+    @classmethod
+    def build_network(cls, config: CLIPTextConfig) -> CLIPTransformer:
+        return CLIPTextNetworkWithProjection(config)
+
+    def __call__(self, input_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Encode token ids [B, S], S at most max_position_embeddings.
+
+        Returns the hidden states before the last layer [B, S, C], and each prompt's vector at its eos after all
+        layers, the final norm and the projection [B, projection_dim].
+        Raises ValueError for ids outside the vocabulary or too many of them.
+        """
+        ids = self._checked(input_ids)
+        batch, length = ids.shape
+        ends = np.arange(batch) * length + pooled_positions(ids, self.config.eos_token_id)
 
         def build(b: GraphBuilder) -> None:
-            b.output("hidden", self.network(b, b.input("ids", ids.shape, "i32")))
+            states, projected = self.network(
+                b, b.input("ids", ids.shape, "i32"), b.input("ends", (batch,), "i32")
+            )
+            b.output("states", states)
+            b.output("projected", projected)
 
-        hidden = self.run(ids.shape, build, {"ids": ids})["hidden"]
-        return hidden, hidden[np.arange(len(ids)), pooled_positions(ids, config.eos_token_id)]
+        outputs = self.run(ids.shape, build, {"ids": ids, "ends": ends.astype(np.int32)})
+        return outputs["states"], outputs["projected"]
 
 
 def pooled_positions(ids: np.ndarray, eos_token_id: int) -> np.ndarray:

@@ -14,29 +14,49 @@ if TYPE_CHECKING:
 
 
 class Branches:
-    """``count`` guidance branches (0 unconditional, 1 conditional) over the cfg axis of a context.
+    """``count`` guidance branches (0 unconditional, 1 conditional, 2 without some layers) over the cfg axis.
 
-    A cfg axis of one rank runs the branches in turn, never batched. On a longer one cfg rank i runs branch
-    i mod ``count``; ranks beyond the branches repeat what another already does.
+    Branch i runs on cfg rank i mod the axis' length, those of one rank in turn and never batched; ranks beyond the
+    branches repeat what another already does.
     """
 
     def __init__(self, context: ParallelContext, count: int) -> None:
         self.context = context
         self.group = context.group("cfg")
         self.count = count
-        self.own = list(range(count)) if self.group.size == 1 else [self.group.rank % count]
+        self.own = self.of_rank(self.group.rank)
 
-    def predict(self, run: Callable[[int], np.ndarray], label: str = "prediction") -> list[np.ndarray]:
-        """``run(branch)`` of every branch, in branch order, equal on all ranks of the cfg axis."""
-        own = [run(branch) for branch in self.own]
-        if len(own) == self.count:
+    def of_rank(self, rank: int) -> list[int]:
+        """The branches of a cfg rank."""
+        return list(range(rank, self.count, self.group.size)) or [rank % self.count]
+
+    def predict(
+        self,
+        run: Callable[[int], np.ndarray],
+        label: str = "prediction",
+        active: int | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> list[np.ndarray]:
+        """``run(branch)`` of every branch, in branch order, equal on all ranks of the cfg axis.
+
+        Of the branches only the first ``active`` run, all of them by default; ``shape`` is that of a prediction, for
+        ranks that have none of these.
+        """
+        active = self.count if active is None else active
+        own = [run(branch) for branch in self.own if branch < active]
+        if self.group.size == 1 or self.count == 1:
             return own
-        prediction = np.ascontiguousarray(own[0])
-        gathered = np.empty((self.group.size, *prediction.shape), prediction.dtype)
-        send = Buffer.of(prediction)
+        assert own or shape is not None, "a rank without an active branch needs the shape"
+        shape = own[0].shape if own else shape
+        assert shape is not None
+        holders = [[b for b in self.of_rank(rank) if b < active] for rank in range(self.group.size)]
+        order = [branch for held in holders for branch in held]
+        send = Buffer.of(np.stack(own) if own else np.empty((0, *shape), np.float32))
+        gathered = np.empty((len(order), *shape), np.float32)
+        counts = [len(held) * int(np.prod(shape)) for held in holders]
         with self.context.exchanging(self.group, "all_gather", label, send.dtype):
-            self.group.all_gather(send, Buffer.of(gathered), label=label)
-        return list(gathered[: self.count])
+            self.group.all_gather(send, Buffer.of(gathered), counts, label=label)
+        return [gathered[order.index(branch)] for branch in range(active)]
 
 
 def idle_cfg_ranks(context: ParallelContext, count: int) -> list[int]:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from edgedit.parallel.timeline import Timeline
 
 Callback = Callable[[int, int, "np.ndarray"], None]
-FAMILIES = {"FluxPipeline": ("edgedit.pipelines.flux", "FluxPipeline")}
+FAMILIES = {
+    "FluxPipeline": ("edgedit.pipelines.flux", "FluxPipeline"),
+    "StableDiffusion3Pipeline": ("edgedit.pipelines.sd3", "SD3Pipeline"),
+}
 
 
 @dataclass
@@ -126,14 +129,18 @@ class Pipeline(ABC):
         negative_prompt: str | Sequence[str] | None = None,
         *,
         num_inference_steps: int = 28,
-        guidance_scale: float = 3.5,
-        true_cfg_scale: float = 1.0,
+        guidance_scale: float | None = None,
+        true_cfg_scale: float | None = None,
         height: int | None = None,
         width: int | None = None,
         num_images_per_prompt: int = 1,
         max_sequence_length: int | None = None,
         seed: int | None = None,
         latents: np.ndarray | None = None,
+        skip_guidance_layers: Sequence[int] | None = None,
+        skip_layer_guidance_scale: float = 2.8,
+        skip_layer_guidance_start: float = 0.01,
+        skip_layer_guidance_stop: float = 0.2,
         callback: Callback | None = None,
     ) -> Result:
         """Draw ``num_images_per_prompt`` pictures of each prompt.
@@ -141,12 +148,19 @@ class Pipeline(ABC):
         Args:
             prompt, negative_prompt: texts; one negative prompt serves all prompts.
             num_inference_steps: denoising steps.
-            guidance_scale: the guidance input of guidance-distilled models; others ignore it.
-            true_cfg_scale: above 1 and with a negative prompt, two branches guide each other.
+            guidance_scale: FLUX: the guidance input of guidance-distilled models, which others ignore (default 3.5).
+                Stable Diffusion 3: above 1, classifier-free guidance against the negative prompt, which is empty
+                unless given (default 7).
+            true_cfg_scale: FLUX: above 1 and with a negative prompt, two branches guide each other.
             height, width: in pixels; default: the size the model was made for.
-            max_sequence_length: text tokens for T5; default: its tokenizer's limit, at most 512.
+            max_sequence_length: text tokens for T5, at most 512; default: for FLUX its tokenizer's limit, for Stable
+                Diffusion 3 256.
             seed: of the starting noise; None draws one, the same on all ranks.
             latents: starting noise [B, C, h, w] instead of a drawn one.
+            skip_guidance_layers: Stable Diffusion 3: layers that a third branch leaves out; the picture is guided away
+                from its prediction.
+            skip_layer_guidance_scale, skip_layer_guidance_start, skip_layer_guidance_stop: of that guidance; it acts
+                in steps between start and stop, fractions of all steps.
             callback: called on every rank after each step with (step, num_inference_steps, latents).
 
         Raises:
@@ -165,6 +179,10 @@ class Pipeline(ABC):
             max_sequence_length=max_sequence_length,
             seed=seed,
             latents=latents,
+            skip_guidance_layers=skip_guidance_layers,
+            skip_layer_guidance_scale=skip_layer_guidance_scale,
+            skip_layer_guidance_start=skip_layer_guidance_start,
+            skip_layer_guidance_stop=skip_layer_guidance_stop,
         )
         return self.run(request, callback)
 

@@ -14,12 +14,26 @@ MAX_SEQUENCE_LENGTH = 512  # as in diffusers
 
 @dataclass(frozen=True)
 class Limits:
-    """What a pipeline's model allows, and what it takes where a request says nothing."""
+    """What a pipeline's model allows, and what it takes where a request says nothing.
+
+    Guidance is of two kinds. With `is_guided_by_branches`, `guidance_scale` above 1 is classifier-free guidance,
+    against an empty prompt where there is no negative one. Otherwise it is an input of the model, and classifier-free
+    guidance takes a negative prompt and `true_cfg_scale` above 1.
+    """
 
     size: int  # default height and width, in pixels
     multiple: int  # height and width must be multiples of this many pixels
     latent_channels: int
     max_sequence_length: int  # default number of text tokens
+    largest: int | None = None  # most pixels along a side
+    guidance_scale: float = 3.5  # default
+    is_guided_by_branches: bool = False
+    num_skippable_layers: int = 0  # layers that guidance may leave out
+
+    @property
+    def needs_for_guidance(self) -> str:
+        """What a request needs for a second guidance branch."""
+        return "guidance_scale" if self.is_guided_by_branches else "a negative prompt and true_cfg_scale"
 
     def latent_shape(self, batch: int, height: int, width: int) -> tuple[int, int, int, int]:
         """[B, C, h, w] of the latents of ``batch`` pictures of height x width pixels."""
@@ -28,8 +42,30 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class SkipLayerGuidance:
+    """Guidance away from the same model without some layers, in the steps between two fractions of all steps."""
+
+    layers: tuple[int, ...]
+    scale: float = 2.8
+    start: float = 0.01
+    stop: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("scale", "start", "stop"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(
+                    f"skip_layer_guidance_{name} is {value}; it must be a finite number of at least 0"
+                )
+
+    def is_active(self, step: int, num_steps: int) -> bool:
+        return num_steps * self.start < step < num_steps * self.stop
+
+
+@dataclass(frozen=True)
 class Request:
-    """A checked call. ``negative_prompts`` is None where there is one guidance branch only."""
+    """A checked call. ``negative_prompts`` is None where there is one guidance branch only; ``true_cfg_scale`` is the
+    scale of classifier-free guidance, whatever the model's own word for it."""
 
     prompts: tuple[str, ...]
     negative_prompts: tuple[str, ...] | None
@@ -42,6 +78,7 @@ class Request:
     max_sequence_length: int
     seed: int | None = None
     latents: np.ndarray | None = None
+    skip_layer_guidance: SkipLayerGuidance | None = None
 
     @classmethod
     def create(
@@ -51,18 +88,25 @@ class Request:
         negative_prompt: str | Sequence[str] | None = None,
         *,
         num_inference_steps: int = 28,
-        guidance_scale: float = 3.5,
-        true_cfg_scale: float = 1.0,
+        guidance_scale: float | None = None,
+        true_cfg_scale: float | None = None,
         height: int | None = None,
         width: int | None = None,
         num_images_per_prompt: int = 1,
         max_sequence_length: int | None = None,
         seed: int | None = None,
         latents: np.ndarray | None = None,
+        skip_guidance_layers: Sequence[int] | None = None,
+        skip_layer_guidance_scale: float = SkipLayerGuidance.scale,
+        skip_layer_guidance_start: float = SkipLayerGuidance.start,
+        skip_layer_guidance_stop: float = SkipLayerGuidance.stop,
     ) -> Request:
         """Fill in the defaults and check everything. ValueError names the values and what is legal."""
         prompts = _texts("prompt", prompt)
+        guidance_scale, true_cfg_scale = _scales(guidance_scale, true_cfg_scale, limits)
         negatives = None
+        if negative_prompt is None and limits.is_guided_by_branches:
+            negative_prompt = ""
         if negative_prompt is not None:
             negatives = _matching_negatives(_texts("negative_prompt", negative_prompt), len(prompts))
         for name, number in (
@@ -71,9 +115,6 @@ class Request:
         ):
             if number < 1:
                 raise ValueError(f"{name} is {number}; at least 1 is needed")
-        for name, scale in (("guidance_scale", guidance_scale), ("true_cfg_scale", true_cfg_scale)):
-            if not (math.isfinite(scale) and scale >= 0):
-                raise ValueError(f"{name} is {scale}; it must be a finite number of at least 0")
         if seed is not None and not -(2**63) <= seed < 2**64:
             raise ValueError(f"seed {seed} is outside -2**63 .. 2**64 - 1")
         length = limits.max_sequence_length if max_sequence_length is None else max_sequence_length
@@ -83,14 +124,20 @@ class Request:
             prompts,
             negatives if true_cfg_scale > 1 else None,
             num_inference_steps,
-            float(guidance_scale),
-            float(true_cfg_scale),
+            guidance_scale,
+            true_cfg_scale,
             _size("height", height, limits),
             _size("width", width, limits),
             num_images_per_prompt,
             length,
             seed,
             latents,
+            _skip_layer_guidance(
+                skip_guidance_layers,
+                (skip_layer_guidance_scale, skip_layer_guidance_start, skip_layer_guidance_stop),
+                true_cfg_scale,
+                limits,
+            ),
         )
         expected = limits.latent_shape(request.batch, request.height, request.width)
         if latents is not None and latents.shape != expected:
@@ -104,8 +151,11 @@ class Request:
 
     @property
     def branches(self) -> tuple[tuple[str, ...], ...]:
-        """Prompts of each guidance branch, unconditional first."""
-        return (self.prompts,) if self.negative_prompts is None else (self.negative_prompts, self.prompts)
+        """Prompts of each guidance branch: unconditional, conditional, and conditional without some layers."""
+        if self.negative_prompts is None:
+            return (self.prompts,)
+        guided = (self.negative_prompts, self.prompts)
+        return guided if self.skip_layer_guidance is None else (*guided, self.prompts)
 
     def with_seed(self, seed: int) -> Request:
         return replace(self, seed=seed)
@@ -134,6 +184,41 @@ def _matching_negatives(negatives: tuple[str, ...], count: int) -> tuple[str, ..
     return negatives * count if len(negatives) == 1 else negatives
 
 
+def _scales(
+    guidance_scale: float | None, true_cfg_scale: float | None, limits: Limits
+) -> tuple[float, float]:
+    """The guidance input and the scale of classifier-free guidance, which are one for models guided by branches."""
+    guidance = limits.guidance_scale if guidance_scale is None else guidance_scale
+    if true_cfg_scale is None:
+        true_cfg_scale = guidance if limits.is_guided_by_branches else 1.0
+    for name, scale in (("guidance_scale", guidance), ("true_cfg_scale", true_cfg_scale)):
+        if not (math.isfinite(scale) and scale >= 0):
+            raise ValueError(f"{name} is {scale}; it must be a finite number of at least 0")
+    if limits.is_guided_by_branches and true_cfg_scale != guidance:
+        raise ValueError(
+            f"true_cfg_scale is {true_cfg_scale} and guidance_scale {guidance}; this model has one guidance, "
+            "which guidance_scale sets"
+        )
+    return float(guidance), float(true_cfg_scale)
+
+
+def _skip_layer_guidance(
+    layers: Sequence[int] | None, numbers: tuple[float, float, float], true_cfg_scale: float, limits: Limits
+) -> SkipLayerGuidance | None:
+    if layers is None:
+        return None
+    unknown = [layer for layer in layers if layer not in range(limits.num_skippable_layers)]
+    if unknown or not layers:
+        legal = f"0 to {limits.num_skippable_layers - 1}" if limits.num_skippable_layers else "none here"
+        raise ValueError(f"skip_guidance_layers is {list(layers)}; legal layers: {legal}")
+    if true_cfg_scale <= 1:
+        raise ValueError(
+            f"skip_guidance_layers needs guidance between branches, but guidance_scale is {true_cfg_scale}; "
+            "it must be above 1"
+        )
+    return SkipLayerGuidance(tuple(sorted(set(layers))), *map(float, numbers))
+
+
 def _size(name: str, pixels: int | None, limits: Limits) -> int:
     if pixels is None:
         return limits.size
@@ -144,4 +229,6 @@ def _size(name: str, pixels: int | None, limits: Limits) -> int:
             f"{name} is {pixels} px; it must be a multiple of {limits.multiple}, "
             f"nearest: {' or '.join(map(str, legal))}"
         )
+    if limits.largest is not None and pixels > limits.largest:
+        raise ValueError(f"{name} is {pixels} px; this model draws at most {limits.largest}")
     return pixels

@@ -14,7 +14,10 @@ from edgedit.pipelines.request import Limits, Request
 
 EMBEDDED = "embedded"
 # `_class_name` of model_index.json -> module and class of its settings
-FAMILIES = {"FluxPipeline": ("edgedit.pipelines.flux_settings", "FluxSettings")}
+FAMILIES = {
+    "FluxPipeline": ("edgedit.pipelines.flux_settings", "FluxSettings"),
+    "StableDiffusion3Pipeline": ("edgedit.pipelines.sd3_settings", "SD3Settings"),
+}
 
 
 class Settings(ABC):

@@ -55,20 +55,35 @@ class FlowMatchSchedule:
         # null stands for the default in published configs
         return cls(**{key: value for key, value in config.items() if key in known and value is not None})
 
+    @property
+    def lowest(self) -> float:
+        """The lowest level of training: that of the first timestep, moved by a static shift."""
+        level = np.float32(1 / self.num_train_timesteps)
+        if self.use_dynamic_shifting:
+            return float(level)
+        shift = np.float32(self.shift)
+        return float(shift * level / (1 + (shift - 1) * level))
+
     def mu(self, image_seq_len: int) -> float:
         """Shift for ``image_seq_len`` image tokens: the line through (base_image_seq_len, base_shift) and
         (max_image_seq_len, max_shift)."""
         slope = (self.max_shift - self.base_shift) / (self.max_image_seq_len - self.base_image_seq_len)
         return image_seq_len * slope + (self.base_shift - slope * self.base_image_seq_len)
 
-    def sigmas(self, num_steps: int, image_seq_len: int) -> np.ndarray:
+    def sigmas(self, num_steps: int, image_seq_len: int, *, to_lowest: bool = False) -> np.ndarray:
         """``num_steps + 1`` float32 noise levels; step i goes from sigmas[i] to sigmas[i + 1].
+
+        Before any shift the steps begin at even distances from 1 down to ``1 / num_steps``, as FLUX pipelines ask
+        for; with ``to_lowest`` down to ``lowest``, the scheduler's own way.
 
         ValueError for ``num_steps < 1``.
         """
         if num_steps < 1:
             raise ValueError(f"num_inference_steps is {num_steps}; at least 1 is needed")
-        levels = np.linspace(1.0, 1.0 / num_steps, num_steps).astype(np.float32)
+        if to_lowest:
+            levels = np.linspace(1.0, self.lowest, num_steps)
+        else:
+            levels = np.linspace(1.0, 1.0 / num_steps, num_steps).astype(np.float32)
         levels = self._shifted(levels, image_seq_len)
         if self.shift_terminal:
             if num_steps == 1:

@@ -86,6 +86,8 @@ def test_guidance_is_linear_in_its_scale_over_one_step(pipeline):
 class PretendTransformer:
     """Predicts the timestep as velocity, and keeps what it was called with."""
 
+    timestep_range = 1.0
+
     def __init__(self, original):
         self.compute_dtype, self.prepare = original.compute_dtype, original.prepare
         self.quantised_compute = original.quantised_compute

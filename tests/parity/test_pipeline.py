@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from picture_checks import assert_same, run_edgedit
 from tiny import EMBEDDED, write_flux_pipeline
 
-from edgedit.config import ParallelConfig
 from edgedit.models.patches import unpatchify
-from edgedit.pipelines.pipeline import Pipeline
 from edgedit.sampling.noise import randn
 
 torch = pytest.importorskip("torch")
@@ -65,26 +64,6 @@ def run_diffusers(directory, seed, negative_prompt=None, **call):
         **call,
     ).images
     return np.stack(steps), np.stack([np.asarray(picture) for picture in pictures])
-
-
-def run_edgedit(directory, seed, **call):
-    steps = []
-    with Pipeline.from_pretrained(directory, parallel=ParallelConfig()) as pipeline:
-        result = pipeline(seed=seed, callback=lambda step, of, latents: steps.append(latents), **call)
-    np.testing.assert_array_equal(steps[-1], result.latents)
-    return np.stack(steps), np.stack([np.asarray(picture) for picture in result.images])
-
-
-def assert_same(ours, theirs):
-    (our_steps, our_pictures), (their_steps, their_pictures) = ours, theirs
-    assert our_steps.shape == their_steps.shape
-    error = np.abs(our_steps - their_steps).max(axis=(1, 2, 3, 4)) / np.abs(their_steps).max(
-        axis=(1, 2, 3, 4)
-    )
-    assert (error <= 1e-4).all(), f"relative error of the latents after each step: {error}"
-    assert our_pictures.shape == their_pictures.shape
-    difference = np.abs(our_pictures.astype(int) - their_pictures.astype(int)).max()
-    assert difference <= 2, f"pictures differ by {difference}/255"
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgedit.pipelines.flux_modulations import MAX_ROWS, ModulationsAhead, steps_at_once
+from edgedit.pipelines.modulations_ahead import MAX_ROWS, ModulationsAhead, steps_at_once
 
 
 class PretendTransformer:

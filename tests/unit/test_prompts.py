@@ -1,9 +1,11 @@
 """Requests: defaults, legal sizes, prompts and their negatives, and what ranks compare."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from edgedit.pipelines.request import Limits, Request
+from edgedit.pipelines.request import Limits, Request, SkipLayerGuidance
 from edgedit.pipelines.settings import read_settings
 from edgedit.sampling.noise import randn
 
@@ -111,6 +113,10 @@ def test_every_field_that_ranks_compare_shows_a_difference():
         "height": {"height": 80, "latents": randn((1, 16, 10, 8), 0)},
         "width": {"width": 80, "latents": randn((1, 16, 8, 10), 0)},
         "num_images_per_prompt": {"num_images_per_prompt": 2, "latents": randn((2, 16, 8, 8), 0)},
+        "skip_layer_guidance": {
+            "skip_guidance_layers": [1],
+            "limits": replace(EMBEDDED, num_skippable_layers=2),
+        },
     }
     same = {"prompt": ["a"], "negative": ["b"], "true_cfg_scale": 2.0, "seed": 1, "latents": base.latents}
     assert request(**same).lines() == base.lines()
@@ -118,3 +124,71 @@ def test_every_field_that_ranks_compare_shows_a_difference():
     for field, changed in variants.items():
         differing = set(request(**{**same, **changed}).lines()) - set(base.lines())
         assert any(line.startswith(f"{field} = ") for line in differing), field
+
+
+# guidance between branches, as Stable Diffusion 3 has it
+
+SD3 = Limits(
+    size=1024,
+    multiple=16,
+    latent_channels=16,
+    max_sequence_length=256,
+    largest=1536,
+    guidance_scale=7.0,
+    is_guided_by_branches=True,
+    num_skippable_layers=24,
+)
+
+
+def test_guidance_between_branches_is_on_unless_it_is_turned_off():
+    made = request("a", limits=SD3)
+    assert (made.guidance_scale, made.true_cfg_scale, made.branches) == (7.0, 7.0, (("",), ("a",)))
+    assert request("a", "b", limits=SD3, guidance_scale=2.0).branches == (("b",), ("a",))
+    for scale in (0.0, 1.0):
+        assert request("a", "b", limits=SD3, guidance_scale=scale).branches == (("a",),)
+    assert request("a", limits=SD3, guidance_scale=3.0, true_cfg_scale=3.0).true_cfg_scale == 3.0
+
+
+def test_skipped_layers_are_a_third_branch():
+    made = request(["a", "b"], limits=SD3, skip_guidance_layers=[9, 7, 9])
+    assert made.branches == (("", ""), ("a", "b"), ("a", "b"))
+    assert made.skip_layer_guidance == SkipLayerGuidance((7, 9), 2.8, 0.01, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "start", "stop", "steps"),
+    [
+        (28, 0.01, 0.2, range(1, 6)),
+        (10, 0.0, 0.5, range(1, 5)),
+        (10, 0.0, 1.0, range(1, 10)),
+        (4, 0.5, 0.5, ()),
+    ],
+)
+def test_layers_are_skipped_strictly_between_two_fractions_of_the_steps(num_steps, start, stop, steps):
+    guidance = SkipLayerGuidance((1,), start=start, stop=stop)
+    assert [step for step in range(num_steps) if guidance.is_active(step, num_steps)] == list(steps)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"true_cfg_scale": 2.0}, "true_cfg_scale is 2.0 and guidance_scale 7.0"),
+        ({"skip_guidance_layers": [7, 24]}, r"skip_guidance_layers is \[7, 24\]; legal layers: 0 to 23"),
+        ({"skip_guidance_layers": [-1]}, r"\[-1\]; legal layers: 0 to 23"),
+        ({"skip_guidance_layers": []}, r"\[\]; legal layers: 0 to 23"),
+        ({"skip_guidance_layers": [1], "limits": EMBEDDED}, "legal layers: none here"),
+        ({"skip_guidance_layers": [1], "guidance_scale": 1.0}, "guidance_scale is 1.0; it must be above 1"),
+        (
+            {"skip_guidance_layers": [1], "skip_layer_guidance_scale": -1.0},
+            "skip_layer_guidance_scale is -1.0",
+        ),
+        (
+            {"skip_guidance_layers": [1], "skip_layer_guidance_stop": float("nan")},
+            "skip_layer_guidance_stop is nan",
+        ),
+        ({"height": 1552}, "height is 1552 px; this model draws at most 1536"),
+    ],
+)
+def test_bad_requests_for_guidance_between_branches_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        request(**{"limits": SD3, **options})

@@ -68,6 +68,29 @@ def test_sigmas_are_float32():
         assert FlowMatchSchedule(**config).sigmas(7, 45).dtype == np.float32, config
 
 
+def shifted(level, shift):
+    return shift * level / (1 + (shift - 1) * level)
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0, 5.5])
+def test_steps_may_go_down_to_the_lowest_level_of_training(shift):
+    """Which a static shift has moved already: it moves all levels, that one for the second time."""
+    sigmas = FlowMatchSchedule(shift=shift).sigmas(5, 16, to_lowest=True)
+    lowest = shifted(0.001, shift)
+    expected = [shifted(1 - step * (1 - lowest) / 4, shift) for step in range(5)]
+    np.testing.assert_allclose(sigmas, [*expected, 0], rtol=1e-5)
+
+
+def test_the_lowest_level_is_not_shifted_by_a_dynamic_shift():
+    sigmas = FlowMatchSchedule(use_dynamic_shifting=True, shift=3.0).sigmas(2, 256, to_lowest=True)
+    factor = math.exp(0.5)
+    assert sigmas[1] == pytest.approx(factor / (factor + 1000 - 1), rel=1e-5)
+
+
+def test_one_step_to_the_lowest_level_is_one_step_from_noise():
+    np.testing.assert_array_equal(FlowMatchSchedule(shift=3.0).sigmas(1, 16, to_lowest=True), [1, 0])
+
+
 def test_euler_integrates_a_straight_path_exactly():
     noise, image = np.float32([2.0, -1.0]), np.float32([0.5, 0.25])
     sample, sigmas = noise, FlowMatchSchedule(shift=2.0).sigmas(6, 16)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from edgedit.models.flux import FluxTransformer
+    from edgedit.models.diffusion_transformer import DiffusionTransformer
 
 # Rows (steps x batch) of one product. A row of FLUX.1-dev takes 4 MiB and its weights 6 to 12 GiB, which this many rows
 # share; more would gain nothing.
@@ -23,12 +23,12 @@ def steps_at_once(num_steps: int, batch: int) -> int:
 class ModulationsAhead:
     """The modulations of each step of one guidance branch. What has been computed last is kept, no more.
 
-    Arguments are those of `FluxTransformer.modulations`.
+    Arguments are those of `DiffusionTransformer.modulations`.
     """
 
     def __init__(
         self,
-        transformer: FluxTransformer,
+        transformer: DiffusionTransformer,
         timesteps: np.ndarray,
         pooled_projections: np.ndarray,
         guidance: np.ndarray | None,
