@@ -5,6 +5,7 @@ import pytest
 from relative_error import relative_error
 from tiny import write_flux_transformer
 
+from edgedit.kernels import FAMILIES, Offer
 from edgedit.models.flux import FluxTransformer
 from edgedit.parallel.context import ParallelContext
 
@@ -44,8 +45,12 @@ def inputs(config, batch, height, width, text):
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("batch, height, width, text", [(1, 4, 4, 5), (2, 9, 5, 17)])
-@pytest.mark.parametrize("ops", ["fused", "generic"])
-def test_velocity(tmp_path, name, batch, height, width, text, ops):
+@pytest.mark.parametrize(
+    "choice", [{"ops": "generic"}, *({"kernels": family} for family in FAMILIES)], ids=str
+)
+def test_velocity(tmp_path, name, batch, height, width, text, choice):
+    if choice.get("kernels", "ggml") not in Offer.here().usable:
+        pytest.skip("this processor has no such kernels")
     write_flux_transformer(tmp_path, seed=3, **CONFIGS[name])
     config = FluxTransformer.read_config(tmp_path)
     arrays = inputs(config, batch, height, width, text)
@@ -57,5 +62,5 @@ def test_velocity(tmp_path, name, batch, height, width, text, ops):
         return FluxTransformer.from_pretrained(tmp_path, threads=1, parallel=context)(**arrays)
 
     for size in (1, 2):
-        for result in ParallelContext.local(size, velocity, ulysses_degree=size, ops=ops):
+        for result in ParallelContext.local(size, velocity, ulysses_degree=size, **choice):
             assert relative_error(result, expected) <= 1e-4

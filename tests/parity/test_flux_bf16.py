@@ -62,6 +62,8 @@ def test_our_bf16_is_no_worse_than_that_of_torch(tmp_path, kernels, batch, heigh
     arrays = inputs(FluxTransformer.read_config(tmp_path), batch, height, width, text, seed)
     exact = velocity_of_torch(tmp_path, arrays, torch.float32)
     theirs = error(velocity_of_torch(tmp_path, arrays, torch.bfloat16), exact)
-    model = FluxTransformer.from_pretrained(tmp_path, "bf16", threads=1, parallel=ParallelConfig(kernels=kernels))
+    model = FluxTransformer.from_pretrained(
+        tmp_path, "bf16", threads=1, parallel=ParallelConfig(kernels=kernels)
+    )
     ours = error(model(**arrays), exact)
     assert 1e-4 < ours <= theirs, f"relative error {ours:.2e} against {theirs:.2e} of torch"

@@ -1,0 +1,119 @@
+"""FLUX over ranks and threads gives the bits of one rank: with our kernels a token's result depends on no other row."""
+
+import numpy as np
+import pytest
+from test_flux import models, request  # noqa: F401  (models is a fixture)
+from tiny import write_flux_pipeline
+
+from edgedit.kernels import Offer
+from edgedit.models.flux import FluxTransformer
+from edgedit.parallel.context import ParallelContext
+from edgedit.pipelines.pipeline import Pipeline
+
+# kernels and type of the weights -> type of what only feeds products, and so of the wire
+CASES = {
+    ("avx512", "f32"): "f32",
+    ("avx512", "bf16"): "bf16",
+    ("avx2", "f32"): "f32",
+    ("avx2", "bf16"): "f32",
+    ("portable", "f32"): "f32",
+    ("portable", "bf16"): "bf16",
+    ("portable", "q8_0"): "bf16",
+}
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+def case(request):
+    """Kernels, type of the weights and of the wire, where this processor has them."""
+    kernels, dtype = request.param
+    if kernels not in Offer.here().usable:
+        pytest.skip(f"this processor has no {kernels} kernels")
+    return kernels, dtype, CASES[request.param]
+
+
+def on_ranks(directory, requests, kernels, dtype, size, threads, **options):
+    """Each rank's outputs for the requests in turn, and the types on its wire."""
+
+    def run(context):
+        model = FluxTransformer.from_pretrained(directory, dtype, threads=threads, parallel=context)
+        outputs = [model(**r) for r in requests]
+        schedules = [executor.schedule for executor in model._executors.values()]
+        wire = {c.dtype for schedule in schedules for c in schedule.collectives if c.kind == "all_to_all"}
+        return outputs, wire
+
+    return ParallelContext.local(size, run, ulysses_degree=size, kernels=kernels, **options)
+
+
+@pytest.mark.parametrize("size, threads", [(1, 2), (1, 3), (2, 1), (3, 3), (4, 2), (5, 1)])
+def test_ranks_and_threads_give_the_bits_of_one(models, case, size, threads):  # noqa: F811
+    """5 heads and odd numbers of tokens; one text token, of which most ranks have none; a batch."""
+    kernels, dtype, wire = case
+    directory = models(5, attention_head_dim=32, axes_dims_rope=[8, 12, 12], guidance_embeds=True)
+    config = FluxTransformer.read_config(directory)
+    requests = [request(config, text=11), request(config, 7, 3, text=1), request(config, 5, 3, 7, batch=3)]
+    ((expected, _),) = on_ranks(directory, requests, kernels, dtype, 1, 1)
+    for outputs, on_wire in on_ranks(directory, requests, kernels, dtype, size, threads):
+        assert on_wire == ({wire} if size > 1 else set())
+        for mine, theirs in zip(outputs, expected, strict=True):
+            assert np.isfinite(mine).all()
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_wire_of_f32_changes_nothing_and_a_narrower_one_does(models, case):  # noqa: F811
+    kernels, dtype, auto = case
+    directory = models(5, attention_head_dim=32, axes_dims_rope=[8, 12, 12], guidance_embeds=True)
+    requests = [request(FluxTransformer.read_config(directory))]
+    expected, wide, narrow = (
+        on_ranks(directory, requests, kernels, dtype, size, 1, wire_dtype=wire)[0][0][0]
+        for size, wire in ((1, "auto"), (2, "f32"), (2, "bf16"))
+    )
+    np.testing.assert_array_equal(wide, expected)
+    assert np.array_equal(narrow, expected) == (auto == "bf16")
+
+
+def test_what_is_computed_for_all_steps_is_what_each_would_compute(models, case):  # noqa: F811
+    kernels, dtype, _ = case
+    directory = models(4, attention_head_dim=32, axes_dims_rope=[8, 12, 12], guidance_embeds=True)
+    r = request(FluxTransformer.read_config(directory), batch=2)
+    timesteps = np.linspace(1, 0, 9, dtype=np.float32)[:, None] - np.float32([0, 0.01])
+
+    def run(context):
+        model = FluxTransformer.from_pretrained(directory, dtype, threads=2, parallel=context)
+        conditions = (r["pooled_projections"], r["guidance"])
+        return model.modulations(timesteps, *conditions), [
+            model.modulations(timesteps[step : step + 1], *conditions)[0] for step in range(len(timesteps))
+        ]
+
+    ((together, alone),) = ParallelContext.local(1, run, kernels=kernels)
+    np.testing.assert_array_equal(together, alone)
+
+
+@pytest.fixture(scope="module")
+def pipeline_directory(tmp_path_factory):
+    return write_flux_pipeline(
+        tmp_path_factory.mktemp("model") / "flux", heads=5, head_dim=32, axes=(8, 12, 12), guidance=True,
+        t5_length=13, num_layers=1, num_single_layers=2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [{"ulysses_degree": 2}, {"ulysses_degree": 3}, {"cfg_degree": 2}, {"cfg_degree": 2, "ulysses_degree": 2}],
+    ids=str,
+)
+def test_pictures_are_those_of_one_rank(pipeline_directory, case, degrees):
+    kernels, dtype, _ = case
+
+    def draw(context):
+        pipeline = Pipeline.from_pretrained(
+            pipeline_directory, dtype, threads=1 + context.world_size % 3, parallel=context
+        )
+        call = {"num_inference_steps": 3, "true_cfg_scale": 2.0, "height": 20, "width": 28, "seed": 4}
+        result = pipeline(["a cat", "a red bird"], "ugly", **call)
+        return result.latents, [np.asarray(image) for image in result.images or []]
+
+    ((expected, pictures),) = ParallelContext.local(1, draw, kernels=kernels)
+    results = ParallelContext.local(np.prod(list(degrees.values())).item(), draw, kernels=kernels, **degrees)
+    for latents, _ in results:
+        np.testing.assert_array_equal(latents, expected)
+    np.testing.assert_array_equal(results[0][1], pictures)
