@@ -14,9 +14,14 @@ from edgedit.graph.tensor import Tensor
 from edgedit.parallel.context import ParallelContext
 
 
-def run_graph(build: Callable[..., Tensor], *arrays: np.ndarray, threads: int = 1) -> np.ndarray:
-    """`build(b, *inputs)` returns the output tensor; the arrays are the inputs' values (f32 or i32)."""
-    b = GraphBuilder("test")
+def run_graph(
+    build: Callable[..., Tensor], *arrays: np.ndarray, threads: int = 1, **choices: str
+) -> np.ndarray:
+    """`build(b, *inputs)` returns the output tensor; the arrays are the inputs' values (f32 or i32).
+
+    `choices` are those of the builder.
+    """
+    b = GraphBuilder("test", **choices)
     names = [f"x{index}" for index in range(len(arrays))]
     inputs = [
         b.input(name, array.shape, "i32" if array.dtype == np.int32 else "f32")

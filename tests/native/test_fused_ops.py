@@ -130,7 +130,8 @@ def test_the_planner_counts_and_places_fused_nodes_as_compute():
     nodes = [b.output(f"y{i}", b.mul(out, out)).node for i, out in enumerate(outputs)]
     schedule = plan(b.nodes, b.collectives, nodes)
     place = {b.nodes[index].op: position for position, index in enumerate(schedule.order)}
-    assert place["rope_table"] < place["pack"] < place["flash_attn_ext"]
+    (attention,) = {"attention", "flash_attn_ext"} & place.keys()
+    assert place["rope_table"] < place["pack"] < place[attention]
     elements = 2 * 3 * 2 * 8  # streams x tokens x heads x channels, of q and of k
     (pack,) = [node for node in b.nodes if node.op == "pack"]
     assert pack.flops == 2 * 3 * elements  # norm, weight, rotation

@@ -136,7 +136,7 @@ def test_joint_attention_sees_each_token_once(size):
 
     def run(context):
         group = context.group("ulysses")
-        b = GraphBuilder("attention")
+        b = GraphBuilder("attention", kernels="ggml")
         streams = []
         for index, length in enumerate((4, 16)):
             shape = (1, SPSequenceSplit(length, size, group.rank).local_length, 4, HEAD_DIM)
