@@ -21,7 +21,7 @@ from edgedit.commands.options import (
 )
 from edgedit.commands.profiling import Finished, add_profile_argument, check_profile, finish
 from edgedit.config import ParallelConfig
-from edgedit.pipelines.request import Request
+from edgedit.pipelines.request import Limits, Request, SkipLayerGuidance
 from edgedit.pipelines.settings import EMBEDDED, read_settings
 
 if TYPE_CHECKING:
@@ -42,9 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--model", default=EMBEDDED, help="a directory in diffusers layout (default: the embedded model)")
     add("-s", "--seed", type=int, metavar="N", help="seed of the noise (default: drawn and printed)")
-    add("--guidance-scale", type=float, default=3.5, metavar="X", help="guidance input of distilled models")
-    add("--true-cfg-scale", type=float, default=1.0, metavar="X",
-        help="above 1 and with a negative prompt: classifier-free guidance")  # fmt: skip
+    add("--guidance-scale", type=float, metavar="X",
+        help="FLUX: guidance input of distilled models (default: 3.5); Stable Diffusion 3: classifier-free guidance "
+        "above 1 (default: 7)")  # fmt: skip
+    add("--true-cfg-scale", type=float, metavar="X",
+        help="FLUX: above 1 and with a negative prompt, classifier-free guidance")  # fmt: skip
+    add("--skip-guidance-layers", type=int, nargs="+", metavar="N",
+        help="Stable Diffusion 3: guide away from the model without these layers, such as 7 8 9")  # fmt: skip
+    for name, what in (
+        ("scale", "strength"),
+        ("start", "fraction of the steps before"),
+        ("stop", "fraction of the steps until the end"),
+    ):
+        add(f"--skip-layer-guidance-{name}", type=float, default=getattr(SkipLayerGuidance, name), metavar="X",
+            help=f"{what} of that guidance (default: %(default)s)")  # fmt: skip
     add("-o", "--output", type=Path, default=Path("edgedit.png"), metavar="FILE",
         help="picture file; several pictures become FILE-0, FILE-1, ... (default: %(default)s)")  # fmt: skip
     add("--latents-out", type=Path, metavar="FILE.npy", help="also save the final latents [B, C, h, w]")
@@ -79,6 +90,10 @@ def run(args: argparse.Namespace) -> int:
         num_images_per_prompt=args.num_images,
         max_sequence_length=args.max_sequence_length,
         seed=args.seed,
+        skip_guidance_layers=args.skip_guidance_layers,
+        skip_layer_guidance_scale=args.skip_layer_guidance_scale,
+        skip_layer_guidance_start=args.skip_layer_guidance_start,
+        skip_layer_guidance_stop=args.skip_layer_guidance_stop,
     )
     pictures = output.picture_paths(args.output, request.batch)
     if args.latents_out is not None and args.latents_out.suffix != ".npy":
@@ -86,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     check_profile(args.profile, config)
     bind_rank(args, config)
     notes = [chosen] if chosen else []
-    notes += _request_notes(args, request)
+    notes += _request_notes(args, request, settings.limits)
 
     from edgedit.parallel.context import ParallelContext
 
@@ -163,13 +178,14 @@ class _Voice:
             print(text, flush=True)
 
 
-def _request_notes(args: argparse.Namespace, request: Request) -> list[str]:
+def _request_notes(args: argparse.Namespace, request: Request, limits: Limits) -> list[str]:
     """What the user may not expect of this request."""
     notes = []
-    if args.true_cfg_scale > 1 and args.negative_prompt is None:
-        notes.append(f"--true-cfg-scale {args.true_cfg_scale:g} has no effect without --negative-prompt")
-    if args.true_cfg_scale <= 1 and args.negative_prompt is not None:
-        notes.append("--negative-prompt has no effect unless --true-cfg-scale is above 1")
+    flag = "--guidance-scale" if limits.is_guided_by_branches else "--true-cfg-scale"
+    if request.true_cfg_scale > 1 and request.negative_prompts is None:
+        notes.append(f"{flag} {request.true_cfg_scale:g} has no effect without --negative-prompt")
+    if request.true_cfg_scale <= 1 and args.negative_prompt is not None:
+        notes.append(f"--negative-prompt has no effect unless {flag} is above 1")
     if args.model == EMBEDDED:
         known = {word for taught in embedded.prompts() for word in taught.split()} - _FILLERS
         for prompt in request.prompts:
@@ -200,6 +216,13 @@ def _write(
 def _parameters(args: argparse.Namespace, request: Request, seed: int, index: int) -> dict[str, Any]:
     """What is needed to draw picture ``index`` again."""
     prompt = index // request.num_images_per_prompt
+    skipping = request.skip_layer_guidance
+    skipped = {} if skipping is None else {
+        "skip_guidance_layers": " ".join(map(str, skipping.layers)),
+        "skip_layer_guidance_scale": skipping.scale,
+        "skip_layer_guidance_start": skipping.start,
+        "skip_layer_guidance_stop": skipping.stop,
+    }  # fmt: skip
     return {
         "prompt": request.prompts[prompt],
         "negative_prompt": request.negative_prompts[prompt] if request.negative_prompts else None,
@@ -209,6 +232,7 @@ def _parameters(args: argparse.Namespace, request: Request, seed: int, index: in
         "size": f"{request.width}x{request.height}",
         "guidance_scale": request.guidance_scale,
         "true_cfg_scale": request.true_cfg_scale,
+        **skipped,
         "max_sequence_length": request.max_sequence_length,
         "model": args.model,
         "dtype": args.dtype,

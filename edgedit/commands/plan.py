@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgedit import kernels, presets
 from edgedit.commands import output
@@ -20,17 +20,16 @@ from edgedit.parallel.split import array_split
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import EMBEDDED
 
-if TYPE_CHECKING:
-    from edgedit.models.flux import FluxConfig
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     known = ", ".join([EMBEDDED, *presets.names()])
     add("--model", default=EMBEDDED, metavar="MODEL",
         help=f"{known}, a diffusers directory, or a transformer's config.json (default: {EMBEDDED})")  # fmt: skip
-    add("--true-cfg-scale", type=float, default=1.0, metavar="X",
-        help="above 1: two guidance branches, as with a negative prompt")  # fmt: skip
+    add("--guidance-scale", type=float, metavar="X",
+        help="Stable Diffusion 3: above 1, as by default, two guidance branches")  # fmt: skip
+    add("--true-cfg-scale", type=float, metavar="X",
+        help="FLUX: above 1, two guidance branches, as with a negative prompt")  # fmt: skip
     add("--rank", type=int, default=0, metavar="R", help="whose segments to show (default: %(default)s)")
     add("--ranks-detail", action="store_true", help="one line a rank, however many there are")
     add("--full", action="store_true", help="every step, instead of repeated blocks once")
@@ -60,12 +59,10 @@ def run(args: argparse.Namespace) -> int:
 
 def forecast_of(args: argparse.Namespace) -> Forecast:
     """The forecast of a command line. ValueError for a model, request or layout that cannot work."""
-    from edgedit.models.flux import FluxConfig
     from edgedit.pipelines.modulations_ahead import steps_at_once
 
     subject = find_subject(args.model)
-    network = FluxConfig.from_dict(subject.transformer)
-    options, chosen = parallel_options(args, network.num_attention_heads)
+    options, chosen = parallel_options(args, subject.config.num_attention_heads)
     parallel = ParallelConfig.for_plan(**options)
     request = _request(args, subject)
     mesh = Mesh(parallel)
@@ -74,7 +71,8 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
             f"--rank {args.rank} is outside the world of {mesh.world_size}; legal: 0 to {mesh.world_size - 1}"
         )
     image_tokens = (request.height // subject.limits.multiple) * (request.width // subject.limits.multiple)
-    graph_of = _Graphs(network, request.batch, image_tokens, request.max_sequence_length, args.dtype, options)
+    text_tokens = subject.fixed_text_tokens + request.max_sequence_length
+    graph_of = _Graphs(subject, request.batch, image_tokens, text_tokens, args.dtype, options)
     # The rank in detail comes first: of ranks with equal shards the first one is described.
     described = {rank: graph_of.rank(rank) for rank in [args.rank, *range(mesh.world_size)]}
     branches = len(request.branches)
@@ -89,14 +87,18 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
             "kernels": kernels.chosen(parallel.kernels),
             "batch": request.batch,
             "image_tokens": image_tokens,
-            "text_tokens": request.max_sequence_length,
+            "text_tokens": text_tokens,
         },
         mesh=mesh,
         ranks=tuple(described[rank] for rank in range(mesh.world_size)),
         detail=args.rank,
         steps=request.num_inference_steps,
         branches=branches,
-        notes=tuple([chosen] if chosen else []) + _notes(mesh, branches) + _fusion_notes(described[0]),
+        notes=(
+            *([chosen] if chosen else []),
+            *_notes(mesh, branches, subject),
+            *_fusion_notes(described[0]),
+        ),
         ahead=graph_of.modulations(at_once),
         parts=math.ceil(request.num_inference_steps / at_once),
     )
@@ -108,6 +110,7 @@ def _request(args: argparse.Namespace, subject: Subject) -> Request:
         "plan",
         "plan",
         num_inference_steps=args.steps,
+        guidance_scale=args.guidance_scale,
         true_cfg_scale=args.true_cfg_scale,
         height=args.height,
         width=args.width,
@@ -116,13 +119,15 @@ def _request(args: argparse.Namespace, subject: Subject) -> Request:
     )
 
 
-def _notes(mesh: Mesh, branches: int) -> tuple[str, ...]:
+def _notes(mesh: Mesh, branches: int, subject: Subject) -> tuple[str, ...]:
     degree = mesh.degrees["cfg"]
     idle = [rank for rank in range(mesh.world_size) if mesh.coords(rank)["cfg"] >= branches]
     if not idle:
         return ()
     have = "one guidance branch" if branches == 1 else f"{branches} guidance branches"
-    hint = "; two need a negative prompt and --true-cfg-scale above 1" if branches == 1 else ""
+    is_scale_enough = subject.limits.is_guided_by_branches
+    needs = "--guidance-scale" if is_scale_enough else "a negative prompt and --true-cfg-scale"
+    hint = f"; two need {needs} above 1" if branches == 1 else ""
     return (f"cfg {degree}: the request has {have}, ranks {', '.join(map(str, idle))} repeat others{hint}",)
 
 
@@ -136,14 +141,14 @@ class _Graphs:
 
     def __init__(
         self,
-        network: FluxConfig,
+        subject: Subject,
         batch: int,
         image_tokens: int,
         text_tokens: int,
         dtype: str,
         options: dict[str, Any],
     ) -> None:
-        self.network = network
+        self.network, self.config = subject.network, subject.config
         self.shape = {"batch": batch, "image_tokens": image_tokens, "text_tokens": text_tokens}
         self.dtype = dtype
         self.options = options
@@ -151,15 +156,13 @@ class _Graphs:
         self.known: dict[tuple[int, ...], RankForecast] = {}
 
     def rank(self, rank: int) -> RankForecast:
-        from edgedit.models.flux import FluxTransformer
-
         degree = self.mesh.degrees["ulysses"]
         place = self.mesh.coords(rank)["ulysses"]
-        shared = (self.shape["image_tokens"], self.shape["text_tokens"], self.network.num_attention_heads)
+        shared = (self.shape["image_tokens"], self.shape["text_tokens"], self.config.num_attention_heads)
         shard = tuple(array_split(whole, degree)[place] for whole in shared)
         if shard not in self.known:
-            graph = FluxTransformer.describe(
-                self.network,
+            graph = self.network.describe(
+                self.config,
                 **self.shape,
                 compute_dtype=self.dtype,
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
@@ -169,10 +172,8 @@ class _Graphs:
 
     def modulations(self, steps: int) -> RankForecast:
         """What every rank computes of timesteps, guidance and pooled text, for so many steps at once."""
-        from edgedit.models.flux import FluxTransformer
-
-        graph = FluxTransformer.describe_modulations(
-            self.network,
+        graph = self.network.describe_modulations(
+            self.config,
             rows=steps * self.shape["batch"],
             compute_dtype=self.dtype,
             parallel=ParallelConfig.for_plan(**self.options),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgedit import embedded, presets
 from edgedit.pipelines.request import MAX_SEQUENCE_LENGTH, Limits
 from edgedit.pipelines.settings import EMBEDDED, read_json, read_settings
 
-NETWORK = "FluxTransformer2DModel"
-# What surrounds the published FLUX.1 models: for a network's config that stands alone.
+if TYPE_CHECKING:
+    from edgedit.models.diffusion_transformer import DiffusionTransformer
+
+# What surrounds the published models: for a network's config that stands alone.
 _SIZE_PX, _VAE_SCALE = 1024, 8
 # A directory with all of these is read as `edgedit generate` reads it.
 _PIPELINE_FILES = ("tokenizer_2", "vae/config.json", "scheduler/scheduler_config.json")
@@ -19,11 +21,16 @@ _PIPELINE_FILES = ("tokenizer_2", "vae/config.json", "scheduler/scheduler_config
 
 @dataclass(frozen=True)
 class Subject:
-    """A network and what its pipeline allows."""
+    """A network, its config, and what its pipeline allows.
+
+    fixed_text_tokens  text tokens besides those that a request may limit
+    """
 
     title: str
-    transformer: dict[str, Any]
+    network: type[DiffusionTransformer]
+    config: Any
     limits: Limits
+    fixed_text_tokens: int = 0
 
 
 def find_subject(model: str) -> Subject:
@@ -47,22 +54,25 @@ def find_subject(model: str) -> Subject:
 
 def _pipeline(title: str, directory: Path) -> Subject:
     transformer = read_json(directory / "transformer" / "config.json")
-    if all((directory / name).exists() for name in _PIPELINE_FILES):
-        return Subject(title, _checked(transformer), read_settings(directory).limits)
     scale, size = _VAE_SCALE, None
     if (directory / "vae" / "config.json").is_file():
         vae = read_json(directory / "vae" / "config.json")
         scale, size = 2 ** (len(vae["block_out_channels"]) - 1), vae.get("sample_size")
-    return _subject(title, transformer, size or _SIZE_PX, scale, MAX_SEQUENCE_LENGTH)
+    subject = _subject(title, transformer, size or _SIZE_PX, scale, MAX_SEQUENCE_LENGTH)
+    if not all((directory / name).exists() for name in _PIPELINE_FILES):
+        return subject
+    settings = read_settings(directory)
+    fixed = getattr(settings, "clip_tokens", 0)
+    return replace(subject, limits=settings.limits, fixed_text_tokens=fixed)
 
 
 def _subject(title: str, transformer: dict[str, Any], size: int, vae_scale: int, length: int) -> Subject:
-    channels = transformer.get("in_channels", 64) // 4
-    return Subject(title, _checked(transformer), Limits(size, 2 * vae_scale, channels, length))
+    from edgedit.models.architectures import transformer_class
+    from edgedit.models.sd3 import SD3Config
+    from edgedit.pipelines.sd3_settings import CLIP_TOKENS, limits_of
 
-
-def _checked(transformer: dict[str, Any]) -> dict[str, Any]:
-    name = transformer.get("_class_name", NETWORK)
-    if name != NETWORK:
-        raise ValueError(f"network {name!r} is not supported; supported: {NETWORK}")
-    return transformer
+    network = transformer_class(transformer)
+    config = network.config_class.from_dict(transformer)
+    if isinstance(config, SD3Config):
+        return Subject(title, network, config, limits_of(config, vae_scale), CLIP_TOKENS)
+    return Subject(title, network, config, Limits(size, 2 * vae_scale, config.in_channels // 4, length))

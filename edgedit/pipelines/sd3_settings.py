@@ -25,7 +25,7 @@ COMPONENTS = {
 T5 = "T5EncoderModel"
 MAX_T5_TOKENS = 256  # default, as in diffusers
 GUIDANCE_SCALE = 7.0  # default, as in diffusers
-_CLIP_TOKENS = 77
+CLIP_TOKENS = 77
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SD3Settings(TextToImageSettings):
             num_heads=transformer.num_attention_heads,
             has_t5=third is not None,
             text_width=transformer.joint_attention_dim,
-            clip_tokens=Tokenizer.from_dir(directory / "tokenizer").model_max_length or _CLIP_TOKENS,
+            clip_tokens=Tokenizer.from_dir(directory / "tokenizer").model_max_length or CLIP_TOKENS,
         )
 
 
