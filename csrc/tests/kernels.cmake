@@ -1,1 +1,2 @@
 add_core_test(test_kernels_linear)
+add_core_test(test_kernels_conv)
