@@ -1,2 +1,3 @@
 add_core_test(test_kernels_linear)
 add_core_test(test_kernels_conv)
+add_core_test(test_kernels_attention)
