@@ -21,6 +21,13 @@ template <typename Element> EDGEDIT_SIMD __m256i broadcast_lane(const Element* e
 
 EDGEDIT_SIMD __m256i load_lanes(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
 
+EDGEDIT_SIMD void store_lanes(void* to, __m256i lanes) { _mm256_storeu_si256(static_cast<__m256i*>(to), lanes); }
+
+/// Two vectors of integers as one of 16 bits: quarters in the order first[0], second[0], first[1], second[1].
+EDGEDIT_SIMD __m256i narrow(Floats first, Floats second) {
+    return _mm256_packs_epi32(_mm256_cvtps_epi32(first.v), _mm256_cvtps_epi32(second.v));
+}
+
 /// Small weights by activations in [-127, 127]: up to 32 steps' elements of [-16, 16], or 16 of [-32, 32].
 ///
 /// The activations are stored plus 128. Two products of a weight and such a byte fit into the 16 bits that vpmaddubsw
@@ -37,11 +44,16 @@ struct ByteProducts {
     struct Sums {
         __m256i v; ///< two halves of 16 bits for each column
     };
+    static EDGEDIT_SIMD void store_activations(const Floats (&integers)[4], Activation* to) {
+        const __m256i mixed = _mm256_packs_epi16(narrow(integers[0], integers[1]), narrow(integers[2], integers[3]));
+        const __m256i bytes = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        store_lanes(to, _mm256_xor_si256(bytes, _mm256_set1_epi8(-128))); // + 128
+    }
     static EDGEDIT_SIMD Operand broadcast_row(const Activation* a) { return {broadcast_lane(a)}; }
     static EDGEDIT_SIMD Operand load_columns(const Weight* w) { return {load_lanes(w)}; }
     static EDGEDIT_SIMD Sums load_sums(const std::int32_t* from) { return {load_lanes(from)}; }
     static EDGEDIT_SIMD void store_negated(std::int32_t* to, Sums sums) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_sub_epi16(_mm256_setzero_si256(), sums.v));
+        store_lanes(to, _mm256_sub_epi16(_mm256_setzero_si256(), sums.v));
     }
     static EDGEDIT_SIMD Sums add(Operand row, Operand columns, Sums sums) {
         return {in_order(_mm256_add_epi16(sums.v, _mm256_maddubs_epi16(row.v, columns.v)))};
@@ -63,6 +75,10 @@ struct WideProducts {
     struct Sums {
         __m256i v;
     };
+    static EDGEDIT_SIMD void store_activations(const Floats (&integers)[4], Activation* to) {
+        for (int i = 0; i < 2; ++i)
+            store_lanes(to + 16 * i, _mm256_permute4x64_epi64(narrow(integers[2 * i], integers[2 * i + 1]), 0xd8));
+    }
     static EDGEDIT_SIMD Operand broadcast_row(const Activation* a) { return {broadcast_lane(a)}; }
     static EDGEDIT_SIMD Operand load_columns(const Weight* w) { return {load_lanes(w)}; }
     static EDGEDIT_SIMD Sums load_sums(const std::int32_t*) { return {_mm256_setzero_si256()}; }

@@ -20,6 +20,12 @@ struct ByteProducts {
     struct Sums {
         __m512i v;
     };
+    static EDGEDIT_SIMD void store_activations(const Floats (&integers)[2], Activation* to) {
+        for (int i = 0; i < 2; ++i) {
+            const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(integers[i].v));
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + i, _mm_xor_si128(bytes, _mm_set1_epi8(-128)));
+        }
+    }
     static EDGEDIT_SIMD Operand broadcast_row(const Activation* a) {
         std::int32_t quad;
         std::memcpy(&quad, a, sizeof quad);

@@ -31,12 +31,12 @@ EDGEDIT_SIMD void multiply_int8_block(const ActivationBlock<P>* const (&rows)[R]
         }
     }
     EDGEDIT_UNROLL
-    for (int v = 0; v < kPanelVectors; ++v) {
-        const Floats scales = load(block.scales + v * kLanes);
+    for (int r = 0; r < R; ++r) {
         EDGEDIT_UNROLL
-        for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < kPanelVectors; ++v) {
             float* to = c + r * c_stride + v * kLanes;
-            Floats total = fma(P::to_floats(sums[r][v]), broadcast(&rows[r]->scale) * scales, load(to));
+            const Floats scale = broadcast(&rows[r]->scale) * load(block.scales + v * kLanes);
+            Floats total = fma(P::to_floats(sums[r][v]), scale, load(to));
             if constexpr (block.kHasOffsets)
                 if (has_offsets) total = fma(broadcast(&rows[r]->sum), load(block.offsets + v * kLanes), total);
             store(to, total);

@@ -17,6 +17,10 @@ struct ByteProducts {
     struct Sums {
         IntVector v;
     };
+    static EDGEDIT_SIMD void store_activations(const Floats (&integers)[2], Activation* to) {
+        for (Index i = 0; i < 2 * kLanes; ++i)
+            to[i] = static_cast<Activation>(static_cast<std::int32_t>(integers[i / kLanes].v[i % kLanes]) + kBias);
+    }
     static EDGEDIT_SIMD Operand broadcast_row(const Activation* a) {
         std::uint32_t quad;
         std::memcpy(&quad, a, sizeof quad);

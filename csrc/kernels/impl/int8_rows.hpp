@@ -3,7 +3,6 @@
 
 #include "kernels/impl/elements.hpp"
 #include "kernels/impl/quant_blocks.hpp"
-#include "kernels/impl/quant_lanes.hpp"
 
 namespace edgedit::kernels {
 namespace {
@@ -19,23 +18,20 @@ template <typename P> struct ActivationBlock {
 /// zeros. A block with an infinity or a NaN makes all sums over it NaN.
 template <typename P> EDGEDIT_SIMD void quantise_block(const float* x, ActivationBlock<P>& block) {
     constexpr int kVectors = kShortBlock / kLanes;
-    Floats parts[kVectors], largest = zeros(), nothing = zeros(), sums = zeros();
+    Floats integers[kVectors], largest = zeros(), sums = zeros();
     EDGEDIT_UNROLL
-    for (int i = 0; i < kVectors; ++i) {
-        parts[i] = load(x + i * kLanes);
-        largest = max(largest, abs(parts[i]));
-        nothing = fma(parts[i], zeros(), nothing); // unless it is not finite
-    }
+    for (int i = 0; i < kVectors; ++i) largest = max(largest, abs(load(x + i * kLanes)));
     const float size = reduce_max(largest);
     const Floats factor = broadcast(size < 1e-36f ? 0.0f : 127.0f / size);
     EDGEDIT_UNROLL
     for (int i = 0; i < kVectors; ++i) {
-        const Floats rounded = round(parts[i] * factor);
-        sums = sums + rounded;
-        store_ints(block.values + i * kLanes, to_ints(rounded) + P::kBias);
+        integers[i] = round(load(x + i * kLanes) * factor);
+        sums = sums + integers[i];
     }
-    block.scale = size / 127.0f + reduce_add(nothing);
-    block.sum = block.scale * reduce_add(sums);
+    P::store_activations(integers, block.values);
+    const float sum = reduce_add(sums); // NaN, too, if there is an infinity: the factor is 0 then
+    block.scale = size / 127.0f + 0.0f * sum;
+    block.sum = block.scale * sum;
 }
 
 } // namespace

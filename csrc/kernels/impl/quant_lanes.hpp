@@ -32,23 +32,5 @@ EDGEDIT_SIMD Floats to_floats(Ints lanes) {
     return lanes_as<Floats>(__builtin_convertvector(lanes, Vector));
 }
 
-/// Of integers in the range of 32 bits.
-EDGEDIT_SIMD Ints to_ints(Floats integers) {
-    using Vector = float __attribute__((vector_size(4 * kLanes)));
-    return __builtin_convertvector(lanes_as<Vector>(integers), Ints);
-}
-
-// Of integers that the type holds.
-EDGEDIT_SIMD void store_ints(std::uint8_t* to, Ints values) {
-    using Vector = std::uint8_t __attribute__((vector_size(kLanes)));
-    const auto narrow = __builtin_convertvector(values, Vector);
-    std::memcpy(to, &narrow, sizeof narrow);
-}
-EDGEDIT_SIMD void store_ints(std::int16_t* to, Ints values) {
-    using Vector = std::int16_t __attribute__((vector_size(2 * kLanes)));
-    const auto narrow = __builtin_convertvector(values, Vector);
-    std::memcpy(to, &narrow, sizeof narrow);
-}
-
 } // namespace
 } // namespace edgedit::kernels
