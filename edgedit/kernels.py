@@ -32,7 +32,7 @@ class Offer:
         from edgedit import _native
 
         wanted = (os.environ if env is None else env).get(VARIABLE) or "auto"
-        auto = "ggml" if wanted == "auto" else wanted
+        auto = _native.kernels.best() if wanted == "auto" else wanted
         return cls((*_native.kernels.families(), "ggml"), auto)
 
     def as_json(self) -> dict[str, Any]:
