@@ -36,8 +36,8 @@ class PatchProjection(Module):
         self.bias = Parameter((config.dim,), "bias")
 
     def forward(self, b: GraphBuilder, patches: Tensor) -> Tensor:
-        weight = b.reshape(self.weight.on(b), (self.bias.shape[0], -1))
-        return b.linear(patches, weight, self.bias.on(b))
+        weight = b.reshape(self.weight.on(b), (1, self.bias.shape[0], -1))
+        return b.add(b.matmul(patches, weight), self.bias.on(b))
 
 
 class PatchEmbedding(Module):
