@@ -78,7 +78,9 @@ def test_a_step_copies_nothing_but_text_and_image_into_one(kernels, dtype, size,
     config = FluxConfig(num_layers=2, num_single_layers=3, num_attention_heads=4)
     d = described(config, size, batch, dtype, kernels=kernels)
     copies = [node.name for node in d.nodes if node.op in COPIES]
-    rejoined = [f"single_transformer_blocks.{i}.attn.concat" for i in range(3)] if min(size, batch) > 1 else []
+    rejoined = (
+        [f"single_transformer_blocks.{i}.attn.concat" for i in range(3)] if min(size, batch) > 1 else []
+    )
     assert copies == ["concat", *rejoined]
 
 
