@@ -65,6 +65,14 @@ def clip_text(
     w: Weights, config: Mapping[str, Any], ids: np.ndarray, prefix: str = "text_model."
 ) -> np.ndarray:
     """ids [B, S] -> last hidden state [B, S, C]."""
+    x = clip_layers(w, config, ids, config["num_hidden_layers"], prefix)
+    return layer_norm(x, w, f"{prefix}final_layer_norm", config["layer_norm_eps"])
+
+
+def clip_layers(
+    w: Weights, config: Mapping[str, Any], ids: np.ndarray, num_layers: int, prefix: str = "text_model."
+) -> np.ndarray:
+    """ids [B, S] -> the states after so many layers [B, S, C]."""
     w = {key.removeprefix(prefix): values for key, values in w.items()}
     heads, eps = config["num_attention_heads"], config["layer_norm_eps"]
     length = ids.shape[1]
@@ -72,7 +80,7 @@ def clip_text(
     causal = np.triu(np.full((length, length), -np.inf), 1)
     x = w["embeddings.token_embedding.weight"][ids] + w["embeddings.position_embedding.weight"][:length]
     x = x.astype(np.float64)
-    for i in range(config["num_hidden_layers"]):
+    for i in range(num_layers):
         name = f"encoder.layers.{i}"
         normed = layer_norm(x, w, f"{name}.layer_norm1", eps)
         q, k, v = (split_heads(linear(normed, w, f"{name}.self_attn.{p}_proj"), heads) for p in "qkv")
@@ -80,7 +88,7 @@ def clip_text(
         x = x + linear(attended, w, f"{name}.self_attn.out_proj")
         normed = layer_norm(x, w, f"{name}.layer_norm2", eps)
         x = x + linear(act(linear(normed, w, f"{name}.mlp.fc1")), w, f"{name}.mlp.fc2")
-    return layer_norm(x, w, "final_layer_norm", eps)
+    return x
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:

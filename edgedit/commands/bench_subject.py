@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgedit.config import ParallelConfig
-from edgedit.pipelines.settings import EMBEDDED, read_settings
+from edgedit.pipelines.settings import EMBEDDED, read_json, read_settings
 
 if TYPE_CHECKING:
-    from edgedit.models.flux import FluxConfig, FluxTransformer
+    from edgedit.models.diffusion_transformer import DiffusionTransformer
     from edgedit.parallel.context import ParallelContext
 
 RANDOM_SIZES = ("mini", "wide", "long", "tiny")
-_FAMILY = "FluxPipeline"
 # What a random model has of its own.
 _SHAPE_OPTIONS = ("width", "height", "max_sequence_length")
 
@@ -25,12 +24,13 @@ class Subject:
     """A transformer, and how many tokens it gets: rows x columns of the image and those of the text, per picture."""
 
     name: str
-    config: FluxConfig
+    network: type[DiffusionTransformer]
+    config: Any
     rows: int
     columns: int
     text_tokens: int
     batch: int
-    load: Callable[[ParallelContext], FluxTransformer]
+    load: Callable[[ParallelContext], DiffusionTransformer]
 
     @property
     def image_tokens(self) -> int:
@@ -38,15 +38,15 @@ class Subject:
 
     def check_parallel(self, parallel: ParallelConfig) -> None:
         """ValueError for a layout that the transformer does not take."""
-        from edgedit.models.flux import FluxTransformer
-
-        FluxTransformer.check_parallel(self.config, parallel)
+        self.network.check_parallel(self.config, parallel)
 
     def request(self) -> dict[str, Any]:
         """Random arguments of the transformer, the same on every rank."""
-        from edgedit.models.random_flux import request_of
+        from edgedit.models import random_flux, random_sd3
+        from edgedit.models.sd3 import SD3Config
 
-        return request_of(self.config, self.rows, self.columns, self.text_tokens, self.batch)
+        module: Any = random_sd3 if isinstance(self.config, SD3Config) else random_flux
+        return module.request_of(self.config, self.rows, self.columns, self.text_tokens, self.batch)
 
 
 def find_subject(args: argparse.Namespace) -> Subject:
@@ -64,11 +64,9 @@ def find_subject(args: argparse.Namespace) -> Subject:
 
 
 def _of_model(args: argparse.Namespace) -> Subject:
-    from edgedit.models.flux import FluxTransformer
+    from edgedit.models.architectures import transformer_class
 
     settings = read_settings(args.model)
-    if settings.family != _FAMILY:
-        raise ValueError(f"model {args.model!r} is a {settings.family}; bench times those of a {_FAMILY}")
     request = settings.request(
         "benchmark",
         height=args.height,
@@ -77,25 +75,30 @@ def _of_model(args: argparse.Namespace) -> Subject:
         max_sequence_length=args.max_sequence_length,
     )
     directory = settings.directory / "transformer"
+    network = transformer_class(read_json(directory / "config.json"))
     batch, _, height, width = settings.limits.latent_shape(request.batch, request.height, request.width)
 
-    def load(context: ParallelContext) -> FluxTransformer:
-        model: FluxTransformer = FluxTransformer.from_pretrained(
+    def load(context: ParallelContext) -> DiffusionTransformer:
+        model: DiffusionTransformer = network.from_pretrained(
             directory, args.dtype, args.threads, context, quantised_compute=args.quantised_compute
         )
         return model
 
-    config = FluxTransformer.read_config(directory)
-    return Subject(args.model, config, height // 2, width // 2, request.max_sequence_length, batch, load)
+    config = network.read_config(directory)
+    text_tokens = settings.fixed_text_tokens + request.max_sequence_length
+    return Subject(args.model, network, config, height // 2, width // 2, text_tokens, batch, load)
 
 
 def _of_random(args: argparse.Namespace) -> Subject:
+    from edgedit.models.flux import FluxTransformer
     from edgedit.models.random_flux import SIZES, random_transformer
 
     size = SIZES[args.random]
 
-    def load(context: ParallelContext) -> FluxTransformer:
+    def load(context: ParallelContext) -> DiffusionTransformer:
         return random_transformer(args.random, args.dtype, args.threads, context, args.quantised_compute)
 
     name = f"random {args.random}"
-    return Subject(name, size.config, size.rows, size.columns, size.text_tokens, args.num_images, load)
+    return Subject(
+        name, FluxTransformer, size.config, size.rows, size.columns, size.text_tokens, args.num_images, load
+    )

@@ -62,8 +62,7 @@ def _pipeline(title: str, directory: Path) -> Subject:
     if not all((directory / name).exists() for name in _PIPELINE_FILES):
         return subject
     settings = read_settings(directory)
-    fixed = getattr(settings, "clip_tokens", 0)
-    return replace(subject, limits=settings.limits, fixed_text_tokens=fixed)
+    return replace(subject, limits=settings.limits, fixed_text_tokens=settings.fixed_text_tokens)
 
 
 def _subject(title: str, transformer: dict[str, Any], size: int, vae_scale: int, length: int) -> Subject:

@@ -108,6 +108,10 @@ class DiffusionTransformer(Model):
         vectors = self.run(("modulations", rows), lambda b: self.network.condition(b, rows), inputs)
         return np.concatenate(list(vectors.values()), axis=1).reshape(steps, batch, -1)
 
+    def velocity(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        """One step, given the `modulations` of it; every rank passes the whole inputs and gets the whole output."""
+        raise NotImplementedError
+
     def prepare(
         self, batch: int, image_tokens: int, text_tokens: int, skip_layers: tuple[int, ...] = ()
     ) -> Schedule:

@@ -47,9 +47,6 @@ class FluxPipeline(TextToImage):
         clip, t5 = self.text_encoder, self.text_encoder_2
         return self.encoded.get((prompt, length, clip, t5), lambda: Text(t5(t5_ids), clip(clip_ids)[1]))
 
-    def text_tokens(self, request: Request) -> int:
-        return request.max_sequence_length
-
     def guidance(self, request: Request) -> np.ndarray | None:
         if not self.settings.guidance_embeds:
             return None

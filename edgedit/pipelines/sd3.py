@@ -14,7 +14,6 @@ from edgedit.models.clip import CLIPTextModelWithProjection
 from edgedit.models.sd3 import SD3Transformer
 from edgedit.models.t5 import T5EncoderModel
 from edgedit.models.tokenizers import Tokenizer
-from edgedit.pipelines.request import Request
 from edgedit.pipelines.sd3_settings import SD3Settings
 from edgedit.pipelines.text_to_image import Text, TextToImage
 
@@ -46,7 +45,7 @@ class SD3Pipeline(TextToImage):
         return networks, ("tokenizer", "tokenizer_2")
 
     def encode(self, prompt: str, length: int) -> Text:
-        clip_length = self.settings.clip_tokens
+        clip_length = self.settings.fixed_text_tokens
         ids, _ = self.tokenizer.encode([prompt], clip_length)
         ids_2, _ = self.tokenizer_2.encode([prompt], clip_length)
         encoders = (self.text_encoder, self.text_encoder_2, self.text_encoder_3)
@@ -65,9 +64,6 @@ class SD3Pipeline(TextToImage):
         if self.text_encoder_3 is not None and ids_3 is not None:
             sequence[:, clip.shape[1] :] = self.text_encoder_3(ids_3)
         return Text(sequence, np.concatenate([pooled, pooled_2], axis=1))
-
-    def text_tokens(self, request: Request) -> int:
-        return self.settings.clip_tokens + request.max_sequence_length
 
     def sigmas(self, num_steps: int, image_tokens: int) -> np.ndarray:
         return self.settings.schedule.sigmas(num_steps, image_tokens, to_lowest=True)

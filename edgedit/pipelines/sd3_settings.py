@@ -32,16 +32,16 @@ CLIP_TOKENS = 77
 class SD3Settings(TextToImageSettings):
     """The configs of a Stable Diffusion 3 pipeline.
 
-    has_t5       False for a directory without the third text encoder, whose states are zeros then
-    text_width   channels of the text states
-    clip_tokens  tokens of both CLIP encoders, which stand before those of T5
+    has_t5             False for a directory without the third text encoder, whose states are zeros then
+    text_width         channels of the text states
+    fixed_text_tokens  those of both CLIP encoders, which stand before those of T5
     """
 
     family = "StableDiffusion3Pipeline"
 
     has_t5: bool
     text_width: int
-    clip_tokens: int
+    fixed_text_tokens: int = CLIP_TOKENS
 
     @classmethod
     def read(cls, directory: Path) -> SD3Settings:
@@ -56,7 +56,7 @@ class SD3Settings(TextToImageSettings):
             num_heads=transformer.num_attention_heads,
             has_t5=third is not None,
             text_width=transformer.joint_attention_dim,
-            clip_tokens=Tokenizer.from_dir(directory / "tokenizer").model_max_length or CLIP_TOKENS,
+            fixed_text_tokens=Tokenizer.from_dir(directory / "tokenizer").model_max_length or CLIP_TOKENS,
         )
 
 

@@ -21,12 +21,16 @@ FAMILIES = {
 
 
 class Settings(ABC):
-    """What a model directory says without its weights: enough to refuse a bad request."""
+    """What a model directory says without its weights: enough to refuse a bad request.
+
+    fixed_text_tokens  text tokens besides those that a request may limit
+    """
 
     family: str
     directory: Path
     limits: Limits
     num_heads: int
+    fixed_text_tokens: int = 0
 
     @classmethod
     @abstractmethod

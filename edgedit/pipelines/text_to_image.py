@@ -81,10 +81,6 @@ class TextToImage(Pipeline):
         """One prompt: B = 1, with `length` tokens for T5. Warns of what is cut."""
 
     @abstractmethod
-    def text_tokens(self, request: Request) -> int:
-        """Tokens that the transformer reads of each prompt."""
-
-    @abstractmethod
     def velocity(
         self, latents: np.ndarray, text: Text, modulations: np.ndarray, skip_layers: tuple[int, ...]
     ) -> np.ndarray:
@@ -202,10 +198,9 @@ class TextToImage(Pipeline):
     def _plan(self, request: Request, branches: Branches) -> Schedule:
         """The transformer's schedules, compared between the ranks before the first step; the first of them."""
         self.context.note(phase="planning")
+        text_tokens = self.settings.fixed_text_tokens + request.max_sequence_length
         schedules = [
-            self.transformer.prepare(
-                request.batch, self._image_tokens(request), self.text_tokens(request), skip_layers
-            )
+            self.transformer.prepare(request.batch, self._image_tokens(request), text_tokens, skip_layers)
             for skip_layers in dict.fromkeys(_skip_layers(request, branch) for branch in branches.own)
         ]
         return schedules[0]

@@ -12,6 +12,7 @@ import pytest
 from launch import check_ok, finish, flavour, mpirun, start
 from PIL import Image
 from tiny import write_flux_pipeline
+from tiny_sd3 import write_sd3_pipeline
 
 from edgedit import cli
 
@@ -143,6 +144,18 @@ def test_lengths_and_heads_that_divide_by_nothing(
     assert drawing.latents.shape == (2, 4, 10, 18)
     np.testing.assert_allclose(drawing.latents, expected.latents, rtol=0, atol=1e-5)
     assert [path.rsplit("-", 1)[1] for path in drawing.report["outputs"]] == ["0.png", "1.png"]
+
+
+def test_stable_diffusion_3_on_four_ranks_draws_what_one_rank_draws(tmp_path, alone, assert_as_planned):
+    model = write_sd3_pipeline(tmp_path / "model", heads=3, dual=(0,), qk_norm="rms_norm")
+    shape = ["--model", str(model), "--height", "20", "--width", "36", "--steps", "3"]
+    flags = [*shape, "-p", "a cat", "--seed", "1", "--threads", "1"]
+    layout = ["--cfg", "2", "--ulysses", "2"]
+    drawing = on_ranks(tmp_path, 4, *flags, *layout)
+    assert_same_picture(drawing, alone(*flags))
+    assert_as_planned(drawing, *shape, *layout)
+    skipping = [*flags, "--skip-guidance-layers", "1", "--skip-layer-guidance-stop", "0.9"]
+    assert_same_picture(on_ranks(tmp_path, 4, *skipping, *layout), alone(*skipping))
 
 
 def test_one_seed_is_drawn_printed_and_shared(tmp_path):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 import trace_format
 from tiny import write_flux_pipeline
+from tiny_sd3 import write_sd3_pipeline
 from trace_format import check_trace
 
 from edgedit import cli
-from edgedit.commands import bench_subject, memory
+from edgedit.commands import memory
 from edgedit.models.random_flux import SIZES
 
 BENCH = ["bench", "--threads", "1", "--steps", "3"]
@@ -66,6 +66,15 @@ def test_a_model_directory_is_timed_at_the_size_asked_for(tmp_path, capsys) -> N
     )
 
 
+def test_stable_diffusion_3_is_timed_with_all_of_its_text(tmp_path, capsys) -> None:
+    model = write_sd3_pipeline(tmp_path / "sd3", with_t5=False)
+    report = bench(
+        capsys, "--model", str(model), "--max-sequence-length", "4", "--width", "32", "--height", "20"
+    )
+    assert (report["image_tokens"], report["text_tokens"]) == (8 * 5, 16 + 4)
+    assert report["ranks"][0]["flops"] > 0
+
+
 def test_the_text_is_for_reading(capsys) -> None:
     assert cli.main([*BENCH]) == 0
     text = capsys.readouterr().out
@@ -102,12 +111,6 @@ def test_what_cannot_work_is_refused_with_the_reason(flags, message, capsys) -> 
         status = error.code
     assert status == cli.BAD_INPUT
     assert message in capsys.readouterr().err
-
-
-def test_a_family_that_it_cannot_time_is_refused(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(bench_subject, "read_settings", lambda model: SimpleNamespace(family="PaintPipeline"))
-    assert cli.main(["bench", "--model", "paint"]) == cli.BAD_INPUT
-    assert "model 'paint' is a PaintPipeline; bench times those of a FluxPipeline" in capsys.readouterr().err
 
 
 def check_steps(trace: dict, rank: int, num_steps: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference import clip_text
+from reference import clip_layers, clip_text
 from tiny import random_tensors, write_clip, write_component
-from tiny_shapes import CLIP_EOS, clip_config, clip_shapes
+from tiny_sd3 import write_clip_with_projection
+from tiny_shapes import CLIP_EOS, clip_config, clip_shapes, linear
 
 from edgedit.errors import CheckpointError
-from edgedit.models.clip import CLIPTextConfig, CLIPTextModel, pooled_positions
+from edgedit.models.clip import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, pooled_positions
 
 
 def ids_of(batch, length, seed=0):
@@ -27,6 +28,20 @@ def test_hidden_states_equal_the_reference(tmp_path, act, batch):
     ids = ids_of(batch, 13)
     hidden, _ = CLIPTextModel.from_pretrained(tmp_path)(ids)
     assert error(hidden, clip_text(random_tensors(clip_shapes(config), 0), config, ids)) < 1e-5
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_states_before_the_last_layer_and_projections_equal_the_reference(tmp_path, layers):
+    config = write_clip_with_projection(tmp_path, num_hidden_layers=layers, projection_dim=24)
+    projection = linear("text_projection", 24, config["hidden_size"], bias=False)
+    tensors = random_tensors(clip_shapes(config) | projection, 0)
+    ids = ids_of(3, 13)
+    ends = [4, 12, 7]
+    ids[np.arange(3), ends] = CLIP_EOS
+    states, projected = CLIPTextModelWithProjection.from_pretrained(tmp_path)(ids)
+    assert error(states, clip_layers(tensors, config, ids, layers - 1)) < 1e-5
+    pooled = clip_text(tensors, config, ids)[np.arange(3), ends]
+    assert error(projected, pooled @ tensors["text_projection.weight"].T.astype(np.float64)) < 1e-5
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("f16", 5e-3), ("bf16", 3e-2), ("q8_0", 3e-2)])

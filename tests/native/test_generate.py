@@ -1,10 +1,11 @@
-"""``edgedit generate`` in this process, with the embedded model."""
+"""``edgedit generate`` in this process."""
 
 import json
 
 import numpy as np
 import pytest
 from PIL import Image
+from tiny_sd3 import write_sd3_pipeline
 
 from edgedit import cli
 
@@ -102,6 +103,36 @@ def test_stored_parameters_draw_the_picture_again(capsys, tmp_path):
     words = [word for pair in flags.items() for word in pair]
     generate(capsys, *words, "--threads", "1", "-o", tmp_path / "b.png")
     np.testing.assert_array_equal(pixels(tmp_path / "a.png"), pixels(tmp_path / "b.png"))
+
+
+def test_stable_diffusion_3_is_drawn_with_its_own_defaults_and_again_from_what_is_stored(capsys, tmp_path):
+    model = write_sd3_pipeline(tmp_path / "sd3", with_t5=False)
+    words = ["-p", "a cat", "--model", model, "--steps", "4", "--threads", "1", "--skip-guidance-layers", "1", "2",
+             "--skip-layer-guidance-stop", "0.6"]  # fmt: skip
+    generate(capsys, *words, "-o", tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        stored = json.loads(picture.text["edgedit"])
+    assert (stored["guidance_scale"], stored["negative_prompt"], stored["size"]) == (7.0, "", "32x32")
+    flags = [
+        word
+        for name in (
+            "guidance_scale",
+            "true_cfg_scale",
+            "skip_layer_guidance_scale",
+            "seed",
+            "model",
+            "steps",
+        )
+        for word in (f"--{name.replace('_', '-')}", stored[name])
+    ]
+    again = ["-p", stored["prompt"], "--skip-guidance-layers", *stored["skip_guidance_layers"].split(),
+             "--skip-layer-guidance-stop", stored["skip_layer_guidance_stop"]]  # fmt: skip
+    generate(capsys, *flags, *again, "--threads", "1", "-o", tmp_path / "b.png")
+    np.testing.assert_array_equal(pixels(tmp_path / "a.png"), pixels(tmp_path / "b.png"))
+    said = generate(
+        capsys, *words[:8], "--negative-prompt", "dog", "--guidance-scale", "1", "-o", tmp_path / "c.png"
+    )
+    assert "--negative-prompt has no effect unless --guidance-scale is above 1" in said.err
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,40 @@ def test_flux_dev_on_eight_ranks(capsys):
     assert report["bytes_sent_per_step"] == [57 * (3 + 1) * shard + gather] * 8
 
 
+@pytest.mark.parametrize(
+    ("model", "parameters", "heads", "attentions"),  # without the table of positions
+    [
+        ("sd3-medium", 2.03e9, 24, [1] * 24),
+        ("sd3.5-medium", 2.24e9, 24, [2] * 13 + [1] * 11),
+        ("sd3.5-large", 8.06e9, 38, [1] * 38),
+        ("sd3.5-large-turbo", 8.06e9, 38, [1] * 38),
+    ],
+)
+def test_stable_diffusion_3_on_eight_ranks(capsys, model, parameters, heads, attentions):
+    report = plan(capsys, "--model", model, *LAYOUT)
+    assert (report["image_tokens"], report["text_tokens"]) == (4096, 77 + 256)
+    kinds = [collective["kind"] for collective in report["collectives"]]
+    assert kinds == ["all_to_all"] * (2 * sum(attentions)) + ["all_gather"] * 2
+    positions = presets.read(model)["transformer"]["pos_embed_max_size"] ** 2 * heads * 64
+    weights = sum(report["memory"][0]["weights"].values())
+    assert weights == pytest.approx(4 * (parameters + positions), rel=0.005)
+    # f32 of the image (with dual attention twice) and of the text, a quarter each, three quarters of it to others
+    tokens = sum(4096 * count + 333 for count in attentions)
+    exchanged = tokens / 4 * heads * 64 * 4 * 3 / 4 * (3 + 1)
+    for sent in report["bytes_sent_per_step"]:
+        assert sent == pytest.approx(exchanged, rel=0.06)  # heads and text do not divide by four
+
+
+def test_guidance_between_branches_is_planned_unless_it_is_turned_off(capsys):
+    two, one = (
+        plan(capsys, "--model", "sd3-medium", "--cfg", "2", "--guidance-scale", scale) for scale in ("7", "1")
+    )
+    assert plan(capsys, "--model", "sd3-medium", "--cfg", "2") == two
+    assert [c["axis"] for c in two["collectives"]] == ["cfg"]
+    assert not one["collectives"]
+    assert "two need --guidance-scale above 1" in one["notes"][0]
+
+
 def test_modulations_are_computed_ahead_of_the_steps(capsys):
     """344 vectors of 3072 channels: 12 of each of 19 double blocks, 3 of 38 single ones, 2 of the output."""
     words = ["--model", "flux-dev", *LAYOUT, "--true-cfg-scale", "4"]
@@ -154,6 +188,8 @@ def test_network_of_another_kind_is_refused(capsys, tmp_path: Path):
 def test_presets_differ_where_the_published_models_do():
     dev, schnell = (presets.read(name)["transformer"] for name in ("flux-dev", "flux-schnell"))
     assert {key for key in dev if dev[key] != schnell[key]} == {"guidance_embeds"}
+    large, turbo = (presets.read(name)["transformer"] for name in ("sd3.5-large", "sd3.5-large-turbo"))
+    assert large == turbo
 
 
 def test_plot_writes_a_picture(capsys, tmp_path: Path):

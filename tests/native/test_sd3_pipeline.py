@@ -196,7 +196,7 @@ def test_settings_are_those_of_the_configs(directory):
     limits = settings.limits
     assert (limits.size, limits.multiple, limits.largest, limits.latent_channels) == (32, 4, 48, 4)
     assert (limits.max_sequence_length, limits.guidance_scale, limits.num_skippable_layers) == (256, 7.0, 3)
-    assert (settings.clip_tokens, settings.text_width, settings.has_t5, settings.num_heads) == (
+    assert (settings.fixed_text_tokens, settings.text_width, settings.has_t5, settings.num_heads) == (
         16,
         80,
         True,

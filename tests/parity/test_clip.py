@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from relative_error import relative_error
 from tiny import EMBEDDED, write_clip
+from tiny_sd3 import write_clip_with_projection
 from tiny_shapes import CLIP_EOS
 
-from edgedit.models.clip import CLIPTextModel
+from edgedit.models.clip import CLIPTextModel, CLIPTextModelWithProjection
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -47,6 +48,18 @@ def test_hidden_states_and_pooled_vectors_agree(tmp_path, name, prefix):
     hidden, pooled = CLIPTextModel.from_pretrained(tmp_path)(ids)
     assert relative_error(hidden, expected.last_hidden_state) < 1e-5
     assert relative_error(pooled, expected.pooler_output) < 1e-5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_states_before_the_last_layer_and_projections_agree(tmp_path, name):
+    config = write_clip_with_projection(tmp_path, seed=1, projection_dim=24, **CONFIGS[name])
+    ids = prompts(config["max_position_embeddings"])
+    reference = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.no_grad():
+        expected = reference(torch.from_numpy(ids), output_hidden_states=True)
+    states, projected = CLIPTextModelWithProjection.from_pretrained(tmp_path)(ids)
+    assert relative_error(states, expected.hidden_states[-2]) < 1e-5
+    assert relative_error(projected, expected.text_embeds) < 1e-5
 
 
 def test_the_embedded_encoder_agrees():
