@@ -20,7 +20,6 @@ template <> struct Products<float> {
     static EDGEDIT_SIMD Operand broadcast_row(const float* a) { return broadcast(a); }
     static EDGEDIT_SIMD Operand broadcast_last(const float* a) { return broadcast(a); }
     static EDGEDIT_SIMD Operand load_columns(const float* b) { return load(b); }
-    static EDGEDIT_SIMD Floats add(Operand a, Operand b, Floats sum) { return fma(a, b, sum); }
 };
 
 #if EDGEDIT_HAS_PAIRS
@@ -30,7 +29,6 @@ template <> struct Products<BF16> {
     static EDGEDIT_SIMD Operand broadcast_row(const BF16* a) { return broadcast_pair(a); }
     static EDGEDIT_SIMD Operand broadcast_last(const BF16* a) { return broadcast_single(a); } // an odd k ends with one
     static EDGEDIT_SIMD Operand load_columns(const BF16* b) { return load_pairs(b); }
-    static EDGEDIT_SIMD Floats add(Operand a, Operand b, Floats sum) { return dot_pairs(a, b, sum); }
 };
 #endif
 
@@ -45,7 +43,7 @@ EDGEDIT_SIMD void multiply_step(const Element* const (&rows)[R], Index at, const
     for (int r = 0; r < R; ++r) {
         const auto row = IsLast ? P::broadcast_last(rows[r] + at) : P::broadcast_row(rows[r] + at);
         EDGEDIT_UNROLL
-        for (int v = 0; v < Vectors; ++v) sums[r][v] = P::add(row, columns[v], sums[r][v]);
+        for (int v = 0; v < Vectors; ++v) add_product(row, columns[v], sums[r][v]);
     }
 }
 
@@ -53,7 +51,7 @@ EDGEDIT_SIMD void multiply_step(const Element* const (&rows)[R], Index at, const
 ///
 ///   a        a pointer per row; elements along k are dense
 ///   ahead    distance in elements from each row to what to fetch into the caches meanwhile: a row of the next tile,
-///            say. Any distance will do
+///            say. Any distance will do; 0 fetches nothing
 ///   b        f32 [k][columns], or bf16 [ceil(k / 2)][columns][2] with zeros beyond an odd k; b_stride elements from
 ///            one step of k to the next
 ///   c        c_stride elements from row to row. `accumulate` continues sums that were stored there, which gives the
@@ -61,7 +59,7 @@ EDGEDIT_SIMD void multiply_step(const Element* const (&rows)[R], Index at, const
 template <typename Element, int R, int Vectors>
 EDGEDIT_SIMD void multiply_rows(const Element* const* a, Index ahead, const Element* b, Index b_stride, Index k,
                                 float* c, Index c_stride, bool accumulate) {
-    constexpr Index kStep = Products<Element>::kStep, kCacheLine = 64 / sizeof(Element);
+    constexpr Index kStep = Products<Element>::kStep, kUnrolled = 4 * kStep, kCacheLine = 64 / sizeof(Element);
     const Element* rows[R];
     Floats sums[R][Vectors];
     EDGEDIT_UNROLL
@@ -71,11 +69,15 @@ EDGEDIT_SIMD void multiply_rows(const Element* const* a, Index ahead, const Elem
         for (int v = 0; v < Vectors; ++v) sums[r][v] = accumulate ? load(c + r * c_stride + v * kLanes) : zeros();
     }
     Index at = 0;
-    while (at + kCacheLine <= k) {
+    for (; at + kUnrolled <= k; at += kUnrolled, b += 4 * b_stride) {
+        if (ahead != 0 && at % kCacheLine == 0) {
+            EDGEDIT_UNROLL
+            for (int r = 0; r < R; ++r) prefetch(rows[r] + at + ahead);
+        }
+        __asm__("" : "+r"(at)); // else GCC keeps one index per step, and runs out of registers
         EDGEDIT_UNROLL
-        for (int r = 0; r < R; ++r) prefetch(rows[r] + at + ahead);
-        for (const Index end = at + kCacheLine; at < end; at += kStep, b += b_stride)
-            multiply_step<Element, false>(rows, at, b, sums);
+        for (int step = 0; step < 4; ++step)
+            multiply_step<Element, false>(rows, at + step * kStep, b + step * b_stride, sums);
     }
     for (; at + kStep <= k; at += kStep, b += b_stride) multiply_step<Element, false>(rows, at, b, sums);
     if (at < k) multiply_step<Element, true>(rows, at, b, sums);

@@ -20,8 +20,8 @@ constexpr Index kPanelVectors = 2; ///< of a panel's columns, so that a tile of 
 #define EDGEDIT_HAS_PAIRS 0 // products of pairs of bf16
 
 // A block of the weight, kGroup panels of kBlock inner elements, stays in the L2 cache while all rows pass.
-constexpr Index kBlock = 512; ///< a multiple of 256, the longest block of a quantised type
-constexpr Index kGroup = 8;
+constexpr Index kBlock = 256; ///< a multiple of 256, the longest block of a quantised type
+constexpr Index kGroup = 16;
 
 struct Floats {
     __m256 v;
@@ -42,6 +42,12 @@ EDGEDIT_SIMD Floats operator/(Floats a, Floats b) { return {_mm256_div_ps(a.v, b
 /// a b + c, and c - a b, rounded once.
 EDGEDIT_SIMD Floats fma(Floats a, Floats b, Floats c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 EDGEDIT_SIMD Floats fnma(Floats a, Floats b, Floats c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }
+
+/// sum += a b, rounded once. In assembly because GCC, when it unrolls, would spread the sums of a tile over more
+/// registers than there are.
+EDGEDIT_SIMD void add_product(Floats a, Floats b, Floats& sum) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum.v) : "x"(a.v), "x"(b.v));
+}
 
 /// b where either is NaN.
 EDGEDIT_SIMD Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.v, b.v)}; }

@@ -19,8 +19,8 @@ constexpr Index kLanes = 16;
 constexpr Index kPanelVectors = 4;
 #define EDGEDIT_HAS_PAIRS 1
 
-constexpr Index kBlock = 1024;
-constexpr Index kGroup = 2;
+constexpr Index kBlock = 512;
+constexpr Index kGroup = 4;
 
 struct Floats {
     __m512 v;
@@ -44,6 +44,10 @@ EDGEDIT_SIMD Floats operator/(Floats a, Floats b) { return {_mm512_div_ps(a.v, b
 
 EDGEDIT_SIMD Floats fma(Floats a, Floats b, Floats c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 EDGEDIT_SIMD Floats fnma(Floats a, Floats b, Floats c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+
+EDGEDIT_SIMD void add_product(Floats a, Floats b, Floats& sum) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+}
 
 EDGEDIT_SIMD Floats max(Floats a, Floats b) { return {_mm512_max_ps(a.v, b.v)}; }
 EDGEDIT_SIMD Floats min(Floats a, Floats b) { return {_mm512_min_ps(a.v, b.v)}; }
@@ -117,8 +121,10 @@ EDGEDIT_SIMD Pairs broadcast_pair(const BF16* from) {
 /// One element and a zero behind it.
 EDGEDIT_SIMD Pairs broadcast_single(const BF16* from) { return {(__m512bh)_mm512_set1_epi32(from->bits)}; }
 
-/// sum + odd products, then + even products, each rounded; denormals count as zero.
-EDGEDIT_SIMD Floats dot_pairs(Pairs a, Pairs b, Floats sum) { return {_mm512_dpbf16_ps(sum.v, a.v, b.v)}; }
+/// sum += odd products, then even products, each rounded; denormals count as zero.
+EDGEDIT_SIMD void add_product(Pairs a, Pairs b, Floats& sum) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+}
 
 // Reductions join lane i with i + 8, then with i + 4, i + 2 and i + 1.
 

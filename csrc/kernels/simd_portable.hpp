@@ -18,8 +18,8 @@ constexpr Index kLanes = 16;
 constexpr Index kPanelVectors = 4;
 #define EDGEDIT_HAS_PAIRS 1
 
-constexpr Index kBlock = 1024;
-constexpr Index kGroup = 2;
+constexpr Index kBlock = 512;
+constexpr Index kGroup = 4;
 
 using FloatVector = float __attribute__((vector_size(64)));
 using IntVector = std::int32_t __attribute__((vector_size(64)));
@@ -48,6 +48,8 @@ EDGEDIT_SIMD Floats operator/(Floats a, Floats b) { return {a.v / b.v}; }
 // Rounded twice, unlike in the other families: not every processor has the instruction.
 EDGEDIT_SIMD Floats fma(Floats a, Floats b, Floats c) { return {a.v * b.v + c.v}; }
 EDGEDIT_SIMD Floats fnma(Floats a, Floats b, Floats c) { return {c.v - a.v * b.v}; }
+
+EDGEDIT_SIMD void add_product(Floats a, Floats b, Floats& sum) { sum = fma(a, b, sum); }
 
 EDGEDIT_SIMD Floats max(Floats a, Floats b) { return {a.v > b.v ? a.v : b.v}; }
 EDGEDIT_SIMD Floats min(Floats a, Floats b) { return {a.v < b.v ? a.v : b.v}; }
@@ -133,10 +135,10 @@ EDGEDIT_SIMD Pairs broadcast_pair(const BF16* from) {
 EDGEDIT_SIMD Pairs broadcast_single(const BF16* from) { return {WordVector{} + std::uint32_t{from->bits}}; }
 
 /// As vdpbf16ps for normal numbers: products of bf16 are exact, so that rounding the sums alone is one rounding each.
-EDGEDIT_SIMD Floats dot_pairs(Pairs a, Pairs b, Floats sum) {
+EDGEDIT_SIMD void add_product(Pairs a, Pairs b, Floats& sum) {
     const FloatVector odd = (FloatVector)(a.v & 0xffff0000u) * (FloatVector)(b.v & 0xffff0000u);
     const FloatVector even = (FloatVector)(a.v << 16) * (FloatVector)(b.v << 16);
-    return {(sum.v + odd) + even};
+    sum.v = (sum.v + odd) + even;
 }
 
 EDGEDIT_SIMD float reduce_add(Floats a) {

@@ -314,7 +314,7 @@ void check_activations(const Kernels& family) {
 
 int main() {
     const char* wanted = std::getenv("EDGEDIT_CASES");
-    const int cases = wanted != nullptr ? std::atoi(wanted) : 200;
+    const int cases = wanted != nullptr ? std::atoi(wanted) : 120;
     for (const Kernels* family : usable_kernels()) {
         check_activations(*family);
         for (int i = 0; i < cases; ++i) {

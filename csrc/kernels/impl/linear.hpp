@@ -11,10 +11,8 @@
 namespace edgedit::kernels {
 namespace {
 
-constexpr Index kGroupColumns = kGroup * kPanel;
-
 /// Rows that pass a block of the weight before the next block: bounds the sums that are kept meanwhile.
-constexpr Index kPassRows = 256 * kTileRows;
+constexpr Index kPassRows = 128 * kTileRows;
 
 /// One thread's part of a linear layer, multiplied as `Element`.
 template <typename Element> class LinearPart {
@@ -22,9 +20,10 @@ public:
     LinearPart(const LinearProblem& problem, const Part& part)
         : problem_(problem), weight_(problem.weight), part_(part), activations_(problem),
           keeps_sums_(problem.weight.inner > kBlock) {
-        const Index rows = keeps_sums_ ? smaller(part.rows.end - part.rows.begin + kTileRows, kPassRows) : kTileRows;
-        room_ = static_cast<Element*>(scratch(Scratch::panels, kGroupColumns * kBlock * sizeof(Element)));
-        sums_ = static_cast<float*>(scratch(Scratch::sums, static_cast<std::size_t>(rows * kGroupColumns) * 4));
+        const Index rows = smaller(part.rows.end - part.rows.begin, keeps_sums_ ? kPassRows : kTileRows);
+        const Index tiles = ceil_div(rows, kTileRows);
+        room_ = static_cast<Element*>(scratch(Scratch::panels, kGroup * kPanel * kBlock * sizeof(Element)));
+        sums_ = static_cast<float*>(scratch(Scratch::sums, static_cast<std::size_t>(tiles * kTileSums) * sizeof(float)));
     }
 
     void run() const {
@@ -35,36 +34,53 @@ public:
     }
 
 private:
-    void pass(Range rows, Range panels) const {
-        const Index first_column = panels.begin * kPanel, columns = smaller(panels.end * kPanel, weight_.columns);
+    static constexpr Index kPanelSums = kTileRows * kPanel, kTileSums = kGroup * kPanelSums;
+
+    /// Inner elements [begin, end) of a group of panels.
+    struct Group {
+        Range panels;
+        Index begin;
+        Index end;
         const Element* blocks[kGroup];
-        for (Index begin = 0; begin < weight_.inner; begin += kBlock) {
-            const Index end = smaller(begin + kBlock, weight_.inner);
-            for (Index panel = panels.begin; panel < panels.end; ++panel) {
-                const Index i = panel - panels.begin;
-                blocks[i] = weight_block(weight_, panel, begin, end, room_ + i * kPanel * kBlock);
-            }
+    };
+
+    void pass(Range rows, Range panels) const {
+        Group group{panels, 0, 0, {}};
+        for (; group.begin < weight_.inner; group.begin = group.end) {
+            group.end = smaller(group.begin + kBlock, weight_.inner);
+            for (Index i = 0; i < panels.end - panels.begin; ++i)
+                group.blocks[i] = weight_block(weight_, panels.begin + i, group.begin, group.end,
+                                               room_ + i * kPanel * kBlock);
             for (Index row = rows.begin; row < rows.end; row += kTileRows) {
-                const auto num_rows = static_cast<int>(smaller(kTileRows, rows.end - row));
-                float* sums = keeps_sums_ ? sums_ + (row - rows.begin) * kGroupColumns : sums_;
-                multiply(row, num_rows, blocks, panels.end - panels.begin, begin, end, sums);
-                if (end == weight_.inner)
-                    finish_tile(problem_, row, num_rows, first_column, columns - first_column, sums, kGroupColumns);
+                float* sums = keeps_sums_ ? sums_ + (row - rows.begin) / kTileRows * kTileSums : sums_;
+                add_tile(group, row, rows.end, sums);
             }
         }
     }
 
-    /// Inner elements [begin, end) of a tile of rows times a group of panels.
-    void multiply(Index row, int num_rows, const Element* const* blocks, Index num_panels, Index begin, Index end,
-                  float* sums) const {
-        constexpr Index kStepElements = kPanel * Products<Element>::kStep;
-        activations_.for_each_part(
-            row, num_rows, begin, end, [&](const Element* const* rows, Index ahead, Index part_begin, Index part_end) {
-                for (Index i = 0; i < num_panels; ++i)
-                    multiply_tile(num_rows, rows, i + 1 == num_panels ? ahead : 0,
-                                  blocks[i] + (part_begin - begin) * kPanel, kStepElements, part_end - part_begin,
-                                  sums + i * kPanel, kGroupColumns, part_begin > 0);
-            });
+    /// One tile times a group: sums are [panel][row][column]. The last block also finishes the output.
+    void add_tile(const Group& group, Index row, Index end_row, float* sums) const {
+        const auto num_rows = static_cast<int>(smaller(kTileRows, end_row - row));
+        const Index num_panels = group.panels.end - group.panels.begin, first_column = group.panels.begin * kPanel;
+        const Index columns = smaller(num_panels * kPanel, weight_.columns - first_column);
+        const bool is_last = group.end == weight_.inner;
+        const OutputRows output(problem_, row, is_last ? num_rows : 0);
+
+        Fetch fetch(num_panels);
+        const Index next = row + kTileRows, next_rows = smaller(kTileRows, end_row - next);
+        if (next_rows > 0) activations_.add_to(fetch, next, static_cast<int>(next_rows), group.begin, group.end);
+        output.add_to(fetch, problem_, first_column, columns);
+
+        activations_.for_each_part(row, num_rows, group.begin, group.end, [&](auto rows, Index begin, Index end) {
+            for (Index i = 0; i < num_panels; ++i) {
+                fetch.step();
+                multiply_tile(num_rows, rows, 0, group.blocks[i] + (begin - group.begin) * kPanel,
+                              kPanel * Products<Element>::kStep, end - begin, sums + i * kPanelSums, kPanel, begin > 0);
+            }
+        });
+        for (Index i = 0; is_last && i < num_panels; ++i)
+            finish(problem_, output, first_column + i * kPanel, smaller(columns - i * kPanel, kPanel),
+                   sums + i * kPanelSums, kPanel);
     }
 
     const LinearProblem& problem_;

@@ -7,13 +7,11 @@
 namespace edgedit::kernels {
 namespace {
 
-/// Addresses of `count` <= kTileRows rows from row `first` on, and how far each is from the row kTileRows further, as
-/// far as one distance can tell.
 struct TileRows {
     const char* at[kTileRows];
-    Index ahead;
 };
 
+/// Addresses of `count` <= kTileRows rows from row `first` on.
 inline TileRows tile_rows(const void* data, Index tokens, Index batch_stride, Index row_stride, Index first,
                           int count) {
     TileRows rows{};
@@ -23,7 +21,6 @@ inline TileRows tile_rows(const void* data, Index tokens, Index batch_stride, In
         rows.at[r] = batch + token * row_stride;
         if (++token == tokens) token = 0, batch += batch_stride;
     }
-    rows.ahead = kTileRows * row_stride;
     return rows;
 }
 
