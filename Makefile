@@ -1,5 +1,5 @@
 # Everything here works on a fresh clone: each target makes the virtual environment it needs.
-#   make demo | test | parity | lint | typecheck | check-long | cuda | clean | help
+#   make demo | test | test-kernels | parity | lint | typecheck | check-long | cuda | clean | help
 # PYTHON chooses the interpreter (3.10 or later), VENV the place of the environment.
 
 PYTHON ?= python3
@@ -30,12 +30,13 @@ GGML_CMAKE_ARGS := -DGGML_LLAMAFILE=ON
 # Ranks share the cores: threads that wait must not spin.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: demo test ctest pytest parity lint typecheck check-long cuda clean help
+.PHONY: demo test ctest pytest test-kernels parity lint typecheck check-long cuda clean help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       draw a red apple on two processes with the embedded model"
 	@echo "make test       C++ tests and Python tests, without PyTorch"
+	@echo "make test-kernels  the tests of one process again with the kernels that auto does not take: portable, ggml"
 	@echo "make parity     the comparison with diffusers and transformers (installs PyTorch for the CPU)"
 	@echo "make lint       ruff"
 	@echo "make typecheck  mypy"
@@ -58,6 +59,11 @@ ctest: $(STAMPS)/tools $(STAMPS)/ggml
 pytest: $(STAMPS)/test
 	$(BIN)/python -m pytest --ignore=tests/parity -m "not slow" $(PYTEST_ARGS)
 
+test-kernels: $(STAMPS)/test
+	for kernels in portable ggml; do \
+		EDGEDIT_KERNELS=$$kernels $(BIN)/python -m pytest tests/native -m "not slow" $(PYTEST_ARGS) || exit 1; \
+	done
+
 parity: $(STAMPS)/parity
 	$(BIN)/python -m pytest tests/parity $(PYTEST_ARGS)
 
@@ -68,7 +74,7 @@ typecheck: $(STAMPS)/dev
 	$(BIN)/mypy
 
 check-long: export EDGEDIT_EXCHANGES = 100000
-check-long: ctest $(STAMPS)/parity lint typecheck
+check-long: ctest $(STAMPS)/parity test-kernels lint typecheck
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 cuda: $(STAMPS)/edgedit

@@ -1,2 +1,3 @@
 add_core_test(test_rows)
 add_core_test(test_exchange_ops)
+add_core_test(test_product_ops)
