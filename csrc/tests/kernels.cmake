@@ -1,3 +1,4 @@
 add_core_test(test_kernels_linear)
 add_core_test(test_kernels_conv)
 add_core_test(test_kernels_attention)
+add_core_test(test_kernels_quant)

@@ -1,4 +1,4 @@
-// Products of integers on AVX2. A step multiplies neighbours along k for every column, and adds them up.
+// Products of integers on AVX2. A step multiplies neighbours along k, for every column, and adds them up.
 #pragma once
 
 #include "kernels/simd_avx2.hpp"
@@ -28,11 +28,12 @@ EDGEDIT_SIMD __m256i narrow(Floats first, Floats second) {
     return _mm256_packs_epi32(_mm256_cvtps_epi32(first.v), _mm256_cvtps_epi32(second.v));
 }
 
-/// Small weights by activations in [-127, 127]: up to 32 steps' elements of [-16, 16], or 16 of [-32, 32].
+/// Small weights by activations in [-127, 127]: 32 neighbours where weights are in [-16, 16], 16 where in [-32, 32].
 ///
-/// The activations are stored plus 128. Two products of a weight and such a byte fit into the 16 bits that vpmaddubsw
-/// adds them in, and wrap nowhere else but in sums: these start from what the 128 will have added, negated, so that they
-/// end as the 8 or 16 products in a half lane of the activations as they are, at most 16 * 127 * 16 or 8 * 127 * 32.
+/// All adding is done in 16 bits, of which each column has two lots for every other pair of neighbours. Activations are
+/// stored plus 128, for vpmaddubsw wants one side unsigned; the pairs that it adds stay below 2 * 255 * 32, so that it
+/// never saturates. Sums start from what the 128 will have contributed, negated. They may wrap on the way, but end as
+/// the products of the true activations, 16 * 127 * 16 or 8 * 127 * 32 at most, which 16 bits hold.
 struct ByteProducts {
     static constexpr Index kStep = 4;
     static constexpr int kBias = 128;
@@ -42,7 +43,7 @@ struct ByteProducts {
         __m256i v;
     };
     struct Sums {
-        __m256i v; ///< two halves of 16 bits for each column
+        __m256i v;
     };
     static EDGEDIT_SIMD void store_activations(const Floats (&integers)[4], Activation* to) {
         const __m256i mixed = _mm256_packs_epi16(narrow(integers[0], integers[1]), narrow(integers[2], integers[3]));

@@ -1,5 +1,5 @@
-// Products of integers on AVX-512 with VNNI. A step multiplies four neighbours along k for every column, and adds them
-// up.
+// Products of integers on AVX-512 with VNNI. A step multiplies four neighbours along k, for every column, and adds
+// them up.
 #pragma once
 
 #include "kernels/simd_avx512.hpp"

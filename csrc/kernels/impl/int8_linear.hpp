@@ -78,9 +78,9 @@ private:
             for (Index row = rows.begin; row < rows.end; row += kTileRows) {
                 const auto num_rows = static_cast<int>(smaller(kTileRows, rows.end - row));
                 const Index place = row - rows.begin;
+                const Row* first = rows_ + place * row_blocks_ + begin / kShortBlock;
                 float* sums = keeps_sums_ ? sums_ + place * kColumns : sums_;
-                multiply(rows_ + place * row_blocks_ + begin / kShortBlock, num_rows, panels.end - panels.begin,
-                         (end - begin) / kShortBlock, sums, begin > 0);
+                multiply(first, num_rows, panels.end - panels.begin, (end - begin) / kShortBlock, sums, begin > 0);
                 if (end == weight_.inner)
                     finish_tile(problem_, row, num_rows, first_column, columns - first_column, sums, kColumns);
             }
@@ -88,12 +88,14 @@ private:
     }
 
     /// A tile of rows, from the first of `count` blocks of each on, times a group of panels.
-    void multiply(const Row* first, int num_rows, Index num_panels, Index count, float* sums, bool accumulate) const {
+    void multiply(const Row* first, int num_rows, Index num_panels, Index count, float* sums,
+                  bool accumulate) const {
         const Row* rows[kTileRows];
         for (int r = 0; r < num_rows; ++r) rows[r] = first + r * row_blocks_;
         for (Index i = 0; i < num_panels; ++i)
             multiply_int8_tile(num_rows, rows, i + 1 == num_panels ? kTileRows * row_blocks_ : 0,
-                               blocks_ + i * kPanelBlocks, count, has_offsets_, sums + i * kPanel, kColumns, accumulate);
+                               blocks_ + i * kPanelBlocks, count, has_offsets_, sums + i * kPanel, kColumns,
+                               accumulate);
     }
 
     const LinearProblem& problem_;

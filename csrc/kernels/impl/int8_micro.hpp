@@ -1,5 +1,5 @@
-// The micro-kernel for integers: as micro.hpp, over blocks of 32 elements whose products are added as integers, exactly,
-// and then, scaled, as floats to sums in memory.
+// The micro-kernel for integers: products of a block are added as integers, exactly, and then, scaled, as floats to
+// sums in memory.
 #pragma once
 
 #include "kernels/impl/int8_panel.hpp"
@@ -8,10 +8,11 @@
 namespace edgedit::kernels {
 namespace {
 
-/// Products of one block of a tile's activations, from element `begin` on, added to c.
+/// Adds to c the products of a block of the weight and of each row's activations from element `begin` of theirs on.
 template <typename P, Index kElements, int R>
 EDGEDIT_SIMD void multiply_int8_block(const ActivationBlock<P>* const (&rows)[R], Index begin,
-                                      const Int8Block<P, kElements>& block, bool has_offsets, float* c, Index c_stride) {
+                                      const Int8Block<P, kElements>& block, bool has_offsets, float* c,
+                                      Index c_stride) {
     typename P::Sums sums[R][kPanelVectors];
     EDGEDIT_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -74,8 +75,8 @@ EDGEDIT_SIMD void multiply_int8_rows(const ActivationBlock<P>* const* a, Index a
 /// `multiply_int8_rows` for 1 to kTileRows rows.
 template <typename P, Index kElements>
 inline void multiply_int8_tile(int num_rows, const ActivationBlock<P>* const* a, Index ahead,
-                               const Int8Block<P, kElements>* b, Index count, bool has_offsets, float* c, Index c_stride,
-                               bool accumulate) {
+                               const Int8Block<P, kElements>* b, Index count, bool has_offsets, float* c,
+                               Index c_stride, bool accumulate) {
     switch (num_rows) {
         case 1: return multiply_int8_rows<P, kElements, 1>(a, ahead, b, count, has_offsets, c, c_stride, accumulate);
         case 2: return multiply_int8_rows<P, kElements, 2>(a, ahead, b, count, has_offsets, c, c_stride, accumulate);

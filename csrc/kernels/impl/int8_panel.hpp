@@ -23,7 +23,8 @@ template <typename P, Index kElements> struct alignas(64) Int8Block {
 inline int centre_of(Type type) { return type == Type::q4_k ? 8 : type == Type::q5_k ? 16 : 0; }
 
 /// Four neighbours of kLanes columns, as one step or as two steps of two.
-template <typename P> EDGEDIT_SIMD void store_quads(Ints quads, typename P::Weight (*steps)[kPanel][P::kStep], Index column) {
+template <typename P>
+EDGEDIT_SIMD void store_quads(Ints quads, typename P::Weight (*steps)[kPanel][P::kStep], Index column) {
     if constexpr (P::kStep == 4) {
         std::memcpy(steps[0][column], &quads, sizeof quads);
     } else {
@@ -58,7 +59,8 @@ void fill_int8_blocks(const Quants& quants, Index count, int centre, Int8Block<P
         [&](Index column, Index quad) { return load_quads(quants.values[column] + 4 * quad); },
         [=](Index quad, Index column, Floats quads) {
             const Bytes centred = lanes_as<Bytes>(quads) - static_cast<std::uint8_t>(centre);
-            store_quads<P>(lanes_as<Ints>(centred), blocks[quad / kQuads].values + quad % kQuads * (4 / P::kStep), column);
+            auto* steps = blocks[quad / kQuads].values + quad % kQuads * (4 / P::kStep);
+            store_quads<P>(lanes_as<Ints>(centred), steps, column);
         });
     for (Index i = 0; i < count / kElements; ++i) {
         Int8Block<P, kElements>& block = blocks[i];

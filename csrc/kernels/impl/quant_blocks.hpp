@@ -1,5 +1,5 @@
-// Layouts of ggml's blocks of quantised weights, as far as they have code of their own here. All but the two plain
-// ones hold 256 elements in parts with 6-bit or 8-bit scales of their own.
+// Layouts of ggml's blocks of quantised weights, as far as they have code of their own here. All but the two short ones
+// hold 256 elements, in parts with scales of 6 or 8 bits.
 #pragma once
 
 #include "kernels/impl/elements.hpp"
@@ -7,7 +7,7 @@
 namespace edgedit::kernels {
 namespace {
 
-/// Inner elements that share an activation scale, and the shortest block.
+/// Elements of the shortest block, which is also what activations in int8 share a scale over.
 constexpr Index kShortBlock = 32;
 
 /// scale * (nibble - 8). Byte i holds element i in its low and element i + 16 in its high half.
@@ -48,9 +48,9 @@ struct BlockQ5K {
 };
 static_assert(sizeof(BlockQ5K) == 176);
 
-/// scale * part scale * (quant - 32), in 16 parts of 16. In each half of the block, 4 runs of 32 elements take their low
-/// four bits from two runs of bytes, first the low halves of both, then the high ones, and their upper two bits from
-/// two bits each of one run of bytes, from the lowest up.
+/// scale * part scale * (quant - 32), in 16 parts of 16. Each half of the block is 4 runs of 32 elements. Their lower
+/// four bits are the low halves of 32 bytes, then of 32 more, then the high halves of both; their upper two bits are
+/// two bits each of 32 bytes, from the lowest up.
 struct BlockQ6K {
     static constexpr Index kElements = 256;
     std::uint8_t nibbles[128];

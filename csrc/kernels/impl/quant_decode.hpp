@@ -120,7 +120,7 @@ inline void decode_blocks(const Weight& weight, Index panel, Index begin, Index 
 
 using DecodeBlocks = void (*)(const Weight&, Index, Index, Index, Quants&);
 
-/// Decodes inner elements [begin, begin + count) of a panel, whole blocks and at most kQuantChunk elements; columns that
+/// Decodes inner elements [begin, begin + count) of a panel: whole blocks, at most kQuantChunk elements. Columns that
 /// the panel lacks are zeros. Null for types without code here.
 inline DecodeBlocks decode_blocks_of(Type type) {
     switch (type) {
