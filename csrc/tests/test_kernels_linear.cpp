@@ -43,6 +43,7 @@ double get(const unsigned char* from, DType type) {
     std::uint16_t half;
     std::memcpy(&half, from, sizeof half);
     const int exponent = half >> 10 & 31, fraction = half & 1023;
+    if (exponent == 31) return fraction != 0 ? NAN : half & 0x8000 ? -INFINITY : INFINITY;
     const double size = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(fraction + 1024, exponent - 25);
     return half & 0x8000 ? -size : size;
 }
@@ -109,6 +110,7 @@ struct Layer {
         columns = values.pick({values.below(20) + 1, values.below(200) + 1, kernels.panel * (values.below(3) + 1)});
         inner = values.pick({values.below(10) + 1, values.below(100) + 1, values.below(700) + 1, Index{1}});
         if (values.below(8) == 0) inner = values.pick({Index{512}, Index{1024}, Index{1025}, 2000 + values.below(100)});
+        if (values.below(40) == 0) rows = 750 + values.below(100), columns = values.below(20) + 1, inner = 300;
         const Index tokens = values.pick({rows, Index{1}, values.below(rows) + 1});
         num_sources = inner > 1 && values.below(3) == 0 ? 2 : 1;
         split[0] = num_sources == 2 ? values.below(inner - 1) + 1 : inner;
@@ -236,7 +238,6 @@ void check_same_bits(Layer& layer, Values& values, const char* what) {
         repeat("with more threads", layer.problem(again), num_threads);
 
     for (Index row = 0; row < layer.rows; ++row) {
-        Matrix one = again;
         LinearProblem problem = layer.problem(again);
         problem.rows = 1;
         for (int s = 0; s < layer.num_sources; ++s) problem.sources[s] = layer.x[s].rows(row);
@@ -269,44 +270,74 @@ void check_same_bits(Layer& layer, Values& values, const char* what) {
     }
 }
 
-/// x passes a weight of 1 unchanged, so that only the activation is left.
-void check_activations(const Kernels& family) {
-    std::vector<float> x = {0.0f, -0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, 3e38f, -3e38f, kInfinity};
-    for (int i = -30000; i <= 30000; ++i) x.push_back(static_cast<float>(i) * 0.004f);
-    const auto rows = static_cast<Index>(x.size());
-    const float one = 1;
-    std::vector<float> packed(static_cast<std::size_t>(family.packed_nbytes(Type::f32, 1, 1)) / 4 + 16), y(x.size());
-    float* panel = packed.data() + (64 - reinterpret_cast<std::uintptr_t>(packed.data()) % 64) % 64 / 4;
-    family.pack(Type::f32, 1, 1, 0, 1, &one, panel);
-    for (const Activation activation : kActivations) {
+/// Layers of one weight, which is 1: x passes them unchanged, so that only what follows the product is left.
+class PassThrough {
+public:
+    explicit PassThrough(const Kernels& kernels) : family(kernels), packed_(1024) {
+        const auto address = reinterpret_cast<std::uintptr_t>(packed_.data());
+        panel_ = packed_.data() + (64 - address % 64) % 64;
+        CHECK(family.packed_nbytes(Type::f32, 1, 1) <= 1024 - 64, "a panel is larger than thought");
+        const float one = 1;
+        family.pack(Type::f32, 1, 1, 0, 1, &one, panel_);
+    }
+
+    std::vector<double> operator()(const std::vector<float>& x, Activation activation, DType out_type) const {
+        const auto rows = static_cast<Index>(x.size()), size = itemsize(out_type);
+        std::vector<unsigned char> out(x.size() * static_cast<std::size_t>(size));
         LinearProblem p{};
         p.rows = rows, p.num_sources = 1, p.sources[0] = {x.data(), DType::f32, rows, 0, 4}, p.inner[0] = 1;
-        p.weight = {Type::f32, panel, 1, 1, 0, nullptr};
+        p.weight = {Type::f32, panel_, 1, 1, 0, nullptr};
         p.activation = activation;
-        p.out = y.data(), p.out_type = DType::f32, p.out_tokens = rows, p.out_row_stride = 4;
+        p.out = out.data(), p.out_type = out_type, p.out_tokens = rows, p.out_row_stride = size;
         run(family, p, 1);
+        std::vector<double> y;
+        for (Index i = 0; i < rows; ++i) y.push_back(get(out.data() + i * size, out_type));
+        return y;
+    }
+
+    const Kernels& family;
+
+private:
+    std::vector<unsigned char> packed_;
+    unsigned char* panel_;
+};
+
+void check_activations(const PassThrough& pass) {
+    std::vector<float> x = {0.0f, -0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, 3e38f, -3e38f, kInfinity, std::nanf("")};
+    for (int i = -30000; i <= 30000; ++i) x.push_back(static_cast<float>(i) * 0.004f);
+    for (const Activation activation : kActivations) {
+        const std::vector<double> y = pass(x, activation, DType::f32);
         for (std::size_t i = 0; i < x.size(); ++i) {
-            const double expected = activated(x[i], activation);
-            if (std::isinf(expected)) {
-                CHECK(y[i] == expected, "%s: activation %d of %g is %g", family.name, static_cast<int>(activation),
-                      static_cast<double>(x[i]), static_cast<double>(y[i]));
-                continue;
-            }
-            // results of less than 1e-3 are small because an exponent is large, whose rounding shows in them
-            const double error = std::fabs(y[i] - expected);
-            CHECK(error <= 1e-6 * std::fabs(expected) + 1e-9, "%s: activation %d of %g is off by %g of %g",
-                  family.name, static_cast<int>(activation), static_cast<double>(x[i]), error, expected);
+            const double expected = activated(x[i], activation), error = std::fabs(y[i] - expected);
+            const bool is_right = std::isnan(expected)   ? std::isnan(y[i])
+                                  : std::isinf(expected) ? y[i] == expected
+                                                         // results below 1e-3 come from large exponents, whose rounding
+                                                         // shows in them
+                                                         : error <= 1e-6 * std::fabs(expected) + 1e-9;
+            CHECK(is_right, "%s: activation %d of %g is %g, not %g", pass.family.name, static_cast<int>(activation),
+                  static_cast<double>(x[i]), y[i], expected);
         }
     }
-    const float nan = std::nanf("");
-    for (const Activation activation : kActivations) {
-        LinearProblem p{};
-        p.rows = 1, p.num_sources = 1, p.sources[0] = {&nan, DType::f32, 1, 0, 4}, p.inner[0] = 1;
-        p.weight = {Type::f32, panel, 1, 1, 0, nullptr};
-        p.activation = activation;
-        p.out = y.data(), p.out_type = DType::f32, p.out_tokens = 1, p.out_row_stride = 4;
-        run(family, p, 1);
-        CHECK(std::isnan(y[0]), "%s: activation %d hides NaN", family.name, static_cast<int>(activation));
+}
+
+/// Results are rounded to the nearest number of their type, ties to even, also where it is denormal or infinite.
+void check_rounding(const PassThrough& pass, Values& values) {
+    for (const DType type : {DType::f16, DType::bf16}) {
+        const double largest = type == DType::f16 ? 65504 : 3.3895313892515355e38;
+        std::vector<float> x = {kInfinity, -kInfinity, std::nanf(""), 3.4e38f, 65519.0f, 65520.0f};
+        for (int i = 0; i < 5000; ++i) {
+            const double scale = std::ldexp(1, static_cast<int>(values.below(60)) - 40);
+            const double value = rounded(static_cast<double>(values.next(DType::f32)) * scale, type);
+            for (const double between : {0.0, 0.25, 0.5, 0.75}) // of the way to the next
+                x.push_back(static_cast<float>(value + between * spacing(value, type)));
+        }
+        const std::vector<double> y = pass(x, Activation::none, type);
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            double expected = std::isfinite(x[i]) ? rounded(x[i], type) : x[i];
+            if (std::fabs(expected) > largest) expected = std::copysign(INFINITY, expected);
+            CHECK(std::isnan(expected) ? std::isnan(y[i]) : y[i] == expected, "%s: %a became %a, not %a",
+                  pass.family.name, static_cast<double>(x[i]), y[i], expected);
+        }
     }
 }
 
@@ -316,7 +347,10 @@ int main() {
     const char* wanted = std::getenv("EDGEDIT_CASES");
     const int cases = wanted != nullptr ? std::atoi(wanted) : 120;
     for (const Kernels* family : usable_kernels()) {
-        check_activations(*family);
+        const PassThrough pass(*family);
+        Values pass_values(1);
+        check_activations(pass);
+        check_rounding(pass, pass_values);
         for (int i = 0; i < cases; ++i) {
             Values values(static_cast<unsigned>(i));
             Layer layer(*family, values);
