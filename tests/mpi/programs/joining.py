@@ -28,7 +28,7 @@ if how.startswith("kernels"):
     kernels.Offer.here = classmethod(lambda cls, env=None: offer)
     options["kernels"] = "auto" if how == "kernels of the slowest" else "avx2"
     with ParallelContext(ParallelConfig.from_env(**options)) as context:
-        print("kernels", context.config.kernels, flush=True)
+        print(f"kernels {context.config.kernels}", flush=True)  # one write: ranks share the pipe
 elif how == "many":
     for _ in range(20):
         ParallelContext(ParallelConfig.from_env(**options)).close()
