@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tiny import write_safetensors
 
 from edgedit.dtypes import bf16_to_f32, f32_to_bf16
-from edgedit.errors import CheckpointError
+from edgedit.errors import CheckpointError, GgmlError
 from edgedit.graph._ggml import TYPE_IDS, lib
 from edgedit.models.layers import Conv2d, Embedding, LayerNorm, Linear
 from edgedit.models.module import Module
@@ -130,6 +131,15 @@ def test_nothing_is_allocated_for_a_checkpoint_that_does_not_fit(tmp_path, monke
     del tensors["norm.bias"]
     with pytest.raises(CheckpointError):
         load_toy(tmp_path, tensors=tensors)
+
+
+def test_a_lack_of_memory_is_said_with_what_was_wanted(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("edgedit.weights.memory.np", SimpleNamespace(empty=refuse, uint8=np.uint8))
+    with pytest.raises(GgmlError, match=rf"{tmp_path}.*not enough memory for \d+ bytes of weights, as bf16"):
+        load_toy(tmp_path, "bf16")
 
 
 def test_renamed_ignored_and_dropped_keys(tmp_path):
