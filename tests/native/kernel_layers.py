@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from edgedit.graph._ggml import TYPE_IDS, lib
+from edgedit.kernels import chosen, multiplies_bf16
 from edgedit.models.layers import Linear
 from edgedit.weights.convert import converted
 from edgedit.weights.loader import WeightStore, load
 
+# Of results with f16 weights: kernels that multiply bf16 keep eight of their eleven bits.
+F16_TOLERANCE = 3e-2 if multiplies_bf16(chosen("auto")) else 5e-3
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 
 

@@ -28,7 +28,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_flux_dev_on_eight_ranks(capsys):
-    report = plan(capsys, "--model", "flux-dev", *LAYOUT, "--true-cfg-scale", "4", "--dtype", "bf16")
+    wire = ("--wire-dtype", "f32")
+    report = plan(capsys, "--model", "flux-dev", *LAYOUT, "--true-cfg-scale", "4", "--dtype", "bf16", *wire)
     assert report["world_size"] == 8
     assert report["groups"]["ulysses"] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     kinds = [collective["kind"] for collective in report["collectives"]]

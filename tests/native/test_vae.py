@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernel_layers import F16_TOLERANCE
 from reference import vae_decode, vae_encode
 from tiny import random_tensors, write_component, write_vae
 from tiny_shapes import vae_config, vae_shapes
@@ -72,7 +73,7 @@ def test_direct_convolution_gives_the_same_picture(tmp_path, monkeypatch):
     assert error(directly, with_columns) < 1e-5
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("f16", 5e-3), ("bf16", 3e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f16", F16_TOLERANCE), ("bf16", 3e-2)])
 def test_narrow_compute_types_stay_close(tmp_path, dtype, tolerance):
     config = write_vae(tmp_path)
     latents = values_of(1, config["latent_channels"], 6, 6)
