@@ -1,7 +1,7 @@
 """Starting noise that equals PyTorch's for a seed.
 
-The stream is that of ``torch.Generator("cpu").manual_seed(seed)`` followed by ``torch.randn(shape)`` in
-float32: an MT19937 generator and Box-Muller. It depends on the seed and the shape only, so every rank draws
+The stream is that of ``torch.Generator("cpu").manual_seed(seed)`` followed by calls of ``torch.randn(shape)`` in
+float32: an MT19937 generator and Box-Muller. It depends on the seed and the shapes only, so every rank draws
 the same noise.
 """
 
@@ -15,18 +15,33 @@ import numpy as np
 _BLOCK = 16  # torch transforms blocks of 16: eight radii, eight angles
 
 
-def randn(shape: Sequence[int], seed: int) -> np.ndarray:
-    """Standard normal noise of ``shape`` (numpy order), float32, as torch's CPU generator draws it.
+class NoiseStream:
+    """Draws that follow each other from one seed, as from one torch generator.
 
     The seed may be anything torch takes, -2**63 .. 2**64 - 1; as in torch only its low 32 bits count.
     Raises ValueError for a seed outside that range.
     """
-    if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"seed {seed} is outside -2**63 .. 2**64 - 1")
-    count = math.prod(shape)
-    generator = np.random.RandomState(seed % 2**32)
-    flat = _block_normals(generator, count) if count >= _BLOCK else _scalar_normals(generator, count)
-    return flat.reshape(shape)
+
+    def __init__(self, seed: int) -> None:
+        if not -(2**63) <= seed < 2**64:
+            raise ValueError(f"seed {seed} is outside -2**63 .. 2**64 - 1")
+        self._generator = np.random.RandomState(seed % 2**32)
+        self._spare = np.empty(0, np.float32)  # the half of a pair that a draw of fewer than 16 left over
+
+    def randn(self, shape: Sequence[int]) -> np.ndarray:
+        """Standard normal noise of ``shape`` (numpy order), float32."""
+        count = math.prod(shape)
+        if count >= _BLOCK:
+            return _block_normals(self._generator, count).reshape(shape)
+        drawn = _scalar_normals(self._generator, max(0, count - len(self._spare)))
+        normals = np.concatenate([self._spare, drawn])
+        self._spare = normals[count:]
+        return normals[:count].reshape(shape)
+
+
+def randn(shape: Sequence[int], seed: int) -> np.ndarray:
+    """The first draw of a seed: standard normal noise of ``shape`` (numpy order), float32."""
+    return NoiseStream(seed).randn(shape)
 
 
 def _raw32(generator: np.random.RandomState, count: int) -> np.ndarray:
@@ -58,7 +73,7 @@ def _box_muller(uniforms: np.ndarray) -> np.ndarray:
 
 
 def _scalar_normals(generator: np.random.RandomState, count: int) -> np.ndarray:
-    """Float64 path for count < 16: 53-bit uniforms, the sine half of each pair is the next sample."""
+    """Float64 path for count < 16: 53-bit uniforms, the sine half of each pair is the next sample. Whole pairs."""
     pairs = (count + 1) // 2
     words = _raw32(generator, 4 * pairs).astype(np.uint64).reshape(pairs, 2, 2)
     bits = ((words[..., 0] << np.uint64(32)) | words[..., 1]) & np.uint64(2**53 - 1)
@@ -66,4 +81,4 @@ def _scalar_normals(generator: np.random.RandomState, count: int) -> np.ndarray:
     radius = np.sqrt(-2.0 * np.log1p(-uniforms[:, 1]))
     angle = 2.0 * math.pi * uniforms[:, 0]
     normals = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
-    return normals[:count].astype(np.float32)
+    return normals.astype(np.float32)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgedit.sampling.noise import randn
+from edgedit.sampling.noise import NoiseStream, randn
 from edgedit.sampling.schedule import FlowMatchSchedule
 from edgedit.sampling.solvers import euler_step
 
@@ -82,3 +82,14 @@ def test_euler_steps_are_bitwise_those_of_diffusers():
         sample = euler_step(sample, velocity, sigmas[i], sigmas[i + 1])
         reference = theirs.step(torch.from_numpy(velocity), timestep, reference, return_dict=False)[0]
     np.testing.assert_array_equal(sample, reference.numpy())
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [[(1, 4, 8, 8), (2, 4, 8, 8), (1, 4, 8, 8)], [(17,), (33,), (16,)], [(3,), (5,), (40,), (1,), (2, 2)]],
+)
+def test_draws_that_follow_each_other_equal_those_of_one_generator(shapes):
+    generator, stream = torch.Generator("cpu").manual_seed(7), NoiseStream(7)
+    for shape in shapes:
+        expected = torch.randn(shape, generator=generator).numpy()
+        np.testing.assert_allclose(stream.randn(shape), expected, rtol=0, atol=1e-6, err_msg=str(shape))

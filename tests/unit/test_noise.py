@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgedit.sampling.noise import randn
+from edgedit.sampling.noise import NoiseStream, randn
 
 # torch.randn(n, generator=torch.Generator("cpu").manual_seed(seed)), PyTorch 2.13
 STORED = {
@@ -60,3 +60,16 @@ def test_no_elements_is_no_draw():
 def test_a_seed_outside_of_64_bits_is_refused(seed):
     with pytest.raises(ValueError, match=str(seed)):
         randn((4,), seed)
+
+
+def test_draws_that_follow_each_other_equal_those_of_one_torch_generator():
+    """The last values of each draw from one generator with seed 7; what a short draw leaves over is not lost."""
+    expected = {
+        3: [-0.1467951, 0.7861413, 0.9468216],
+        5: [-0.8948279, -0.355625, 1.232386],
+        17: [0.5011215, 0.2600362, -1.637021],
+        1: [-0.06154806],
+    }
+    stream = NoiseStream(7)
+    for count, values in expected.items():
+        np.testing.assert_allclose(stream.randn((count,))[-len(values) :], values, rtol=0, atol=1e-6)
