@@ -149,10 +149,15 @@ def _with_memory_late(nodes: Sequence[Node], order: Sequence[int]) -> list[int]:
 
 
 def _flight_nbytes(turns: Sequence[Collective]) -> list[float]:
-    """Bytes per flight, equal on all ranks; all flights count the same if one cannot know its bytes."""
+    """Bytes per flight, equal on all ranks.
+
+    All flights count the same if one cannot know its bytes, or if they are on several axes: then ranks that share one
+    group see unlike bytes in their other groups.
+    """
     nbytes = [collective.mean_nbytes_sent for collective in turns]
     known = [value for value in nbytes if value is not None]
-    return known if len(known) == len(nbytes) else [1.0] * len(nbytes)
+    is_known = len(known) == len(nbytes) and len({collective.axis for collective in turns}) <= 1
+    return known if is_known else [1.0] * len(nbytes)
 
 
 def _gates(nodes: Sequence[Node], turns: Sequence[Collective]) -> list[int]:

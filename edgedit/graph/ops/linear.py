@@ -96,14 +96,28 @@ class LinearOps(NormOps):
 
     def _stock_linear(self, product: _Product) -> Tensor:
         """By ggml's nodes, in f32."""
-        weight, gate, residual = product.weight, product.gate, product.residual
+        weight = product.weight
         require(weight.packed is None, "linear", f"only kernels {weight.packed} can read this weight", weight)
         x = self.concat([self.cast(part, "f32") for part in product.parts], -1)
         pointer = lib.ggml_mul_mat(self._context, weight.pointer, x.pointer)
         y = self._emit(pointer, product.shape, "linear")
-        if product.bias is not None:
-            y = self.add(y, product.bias)
-        y = self.activate(y, product.activation)
+        return self.after_product(
+            y, product.bias, activation=product.activation, gate=product.gate, residual=product.residual
+        )
+
+    def after_product(
+        self,
+        y: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: str | None = None,
+        gate: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """What `linear` does with a product y [..., N] that is there already, in f32; arguments as there."""
+        if bias is not None:
+            y = self.add(y, bias)
+        y = self.activate(y, activation)
         if residual is not None:
             return self.add(residual, y) if gate is None else self.gated_residual(residual, gate, y)
         return y if gate is None else self.mul(y, gate)
