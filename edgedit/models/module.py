@@ -7,6 +7,7 @@ from typing import Any
 
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor, WeightTensor
+from edgedit.weights.sharding import Part
 
 ROLES = ("linear", "conv", "embedding", "norm", "bias")
 
@@ -15,13 +16,15 @@ class Parameter:
     """A named tensor of a checkpoint: its shape, and its role, which decides the type it has in memory.
 
     Of the roles only "linear" takes the compute type; the others stay f32. `tensor` is set when weights are loaded
-    (or, for planning, bound to shapes only).
+    (or, for planning, bound to shapes only). `shape` is that of the checkpoint; `part` says what this process holds
+    of it where several share it, None for all.
     """
 
     def __init__(self, shape: tuple[int, ...], role: str) -> None:
         assert role in ROLES, f"unknown parameter role {role!r}"
         self.shape = shape
         self.role = role
+        self.part: Part | None = None
         self.tensor: WeightTensor | None = None
 
     def on(self, b: GraphBuilder) -> Tensor:
@@ -46,6 +49,13 @@ class Module:
                 yield prefix + name, child
             else:
                 yield from child.named_parameters(f"{prefix}{name}.")
+
+    def modules(self) -> Iterator[Module]:
+        """This one and all below."""
+        yield self
+        for _, child in _children(self):
+            if isinstance(child, Module):
+                yield from child.modules()
 
     def name_scopes(self) -> None:
         """Tell every module below its name, for the names of its tensors."""

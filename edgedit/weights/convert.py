@@ -5,19 +5,24 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgedit.dtypes import bf16_to_f32
 from edgedit.errors import CheckpointError
 from edgedit.graph import _ggml
+from edgedit.weights.checkpoint import FLOAT_TYPES
+from edgedit.weights.fp8 import FP8_VALUES
+
+if TYPE_CHECKING:
+    from edgedit.weights.sources import TensorSource
 
 PIECE_ELEMENTS = 1 << 22  # 16 MiB of f32: the temporary memory of a conversion
 F16_MAX = 65504
 QUANTISED = ("q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 COMPUTE_TYPES = ("f32", "f16", "bf16", *QUANTISED)
-_SAME_BITS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+_DEQUANTISE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 def check_compute_dtype(dtype: str) -> str:
@@ -27,24 +32,72 @@ def check_compute_dtype(dtype: str) -> str:
     return dtype
 
 
-def fitting_type(shape: tuple[int, ...], dtype: str) -> str:
-    """`dtype`, or f16 where the rows of a weight do not fill the blocks of a quantised type."""
-    return dtype if shape[-1] % _ggml.block_size(dtype) == 0 else "f16"
+def fitting_type(shape: tuple[int, ...], dtype: str, cuts: tuple[int, ...] = ()) -> str:
+    """`dtype`, or f16 where the rows of a weight do not fill the blocks of a quantised type.
+
+    `cuts` are places along a row at which it is taken apart; these too must be at the border of a block.
+    """
+    block = _ggml.block_size(dtype)
+    return dtype if all(length % block == 0 for length in (shape[-1], *cuts)) else "f16"
+
+
+def is_quantised(stored: str) -> bool:
+    """Whether a stored type is one of ggml's block types."""
+    return stored.lower() in _ggml.QUANTISED_IDS
+
+
+def check_weight_type(source: TensorSource, key: str) -> str:
+    """The stored type of a tensor. Raises CheckpointError unless weights may have it."""
+    stored = source.dtype(key)
+    if stored not in FLOAT_TYPES and not is_quantised(stored):
+        raise CheckpointError(
+            f"{source.file(key)}: tensor {key!r} has type {stored}; weights may be {', '.join(FLOAT_TYPES)} "
+            f"or one of ggml's quantised types"
+        )
+    return stored
+
+
+def source_as_f32(source: TensorSource, key: str) -> np.ndarray:
+    """A tensor as `TensorSource.as_f32` promises it."""
+    stored = check_weight_type(source, key)
+    return scaled(to_f32(source.read(key), stored), source.scale(key)).reshape(source.shape(key))
 
 
 def to_f32(values: np.ndarray, stored: str) -> np.ndarray:
-    """Values of a safetensors type (bf16 as uint16 bits) as float32; F32 stays the same array."""
+    """Values as `TensorSource.read` gives them, in float32, blocks as [rows, elements]; F32 stays the same array."""
+    if is_quantised(stored):
+        return _dequantised(values, stored.lower())
+    if stored in FP8_VALUES:
+        return FP8_VALUES[stored][values]
     return bf16_to_f32(values) if stored == "BF16" else values.astype(np.float32, copy=False)
 
 
+def scaled(values: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
+    """f32 values times a factor as `TensorSource.scale` gives it; the same array where there is none."""
+    return values if scale is None else values * scale
+
+
+def num_columns(values: np.ndarray, stored: str) -> int:
+    """Elements of a row of what `TensorSource.read` gives."""
+    if not is_quantised(stored):
+        return values.shape[-1] if values.ndim else 1
+    block = _ggml.block_size(stored.lower())
+    return values.shape[1] // _ggml.row_nbytes(stored.lower(), block) * block
+
+
 def converted_pieces(
-    values: np.ndarray, stored: str, target: str, name: str, workers: Executor, num_workers: int
+    values: np.ndarray,
+    stored: str,
+    target: str,
+    name: str,
+    workers: Executor,
+    num_workers: int,
+    scale: np.ndarray | None = None,
 ) -> Iterator[np.ndarray]:
     """Contiguous arrays whose bytes, one after the other, are `values` in ggml type `target`.
 
     Args:
-        values: the tensor, any shape; may be a mapped file.
-        stored: its safetensors type: F64, F32, F16 or BF16.
+        values, stored, scale: a tensor as a `TensorSource` gives it; may be a mapped file.
         target: a ggml type name; of the quantised ones only those whose block divides the last axis.
         name: for messages.
         workers, num_workers: threads that share the conversion of each piece.
@@ -52,24 +105,41 @@ def converted_pieces(
     Raises:
         CheckpointError: if a value is beyond the range of f16, or not finite where blocks are quantised.
     """
-    columns = values.shape[-1] if values.ndim else 1
-    rows = values.reshape(-1, columns) if values.size else values.reshape(0, 1)
-    step = max(1, PIECE_ELEMENTS // max(1, columns))
+    rows = values.reshape(-1, values.shape[-1] if values.ndim else 1) if values.size else values.reshape(0, 1)
+    step = max(1, PIECE_ELEMENTS // max(1, num_columns(values, stored)))
     for start in range(0, len(rows), step):
-        piece = rows[start : start + step]
-        if _SAME_BITS.get(stored) == target:
-            yield np.ascontiguousarray(piece)
+        piece = slice(start, min(start + step, len(rows)))
+        if stored.lower() == target and scale is None:
+            yield np.ascontiguousarray(rows[piece])
             continue
-        share = -(-len(piece) // num_workers)
-        shares = [piece[begin : begin + share] for begin in range(0, len(piece), share)]
-        yield from workers.map(lambda part: converted(part, stored, target, name), shares)
+        share = -(-(piece.stop - start) // num_workers)
+        parts = [slice(begin, min(begin + share, piece.stop)) for begin in range(start, piece.stop, share)]
+        yield from workers.map(
+            lambda part: converted(rows[part], stored, target, name, part_of(scale, part)), parts
+        )
 
 
-def converted(values: np.ndarray, stored: str, target: str, name: str) -> np.ndarray:
-    """Rows of safetensors type `stored`, dense in ggml type `target`; arguments and errors as `converted_pieces`."""
-    if _SAME_BITS.get(stored) == target:
+def converted(
+    values: np.ndarray, stored: str, target: str, name: str, scale: np.ndarray | None = None
+) -> np.ndarray:
+    """Rows of type `stored`, dense in ggml type `target`; arguments and errors as `converted_pieces`."""
+    if stored.lower() == target and scale is None:
         return np.ascontiguousarray(values)
-    return _encode(np.ascontiguousarray(to_f32(values, stored)), target, name)
+    return _encode(np.ascontiguousarray(scaled(to_f32(values, stored), scale)), target, name)
+
+
+def part_of(scale: np.ndarray | None, rows: slice) -> np.ndarray | None:
+    """The factor of some rows."""
+    return scale if scale is None or scale.ndim == 1 else scale[rows]
+
+
+def _dequantised(blocks: np.ndarray, dtype: str) -> np.ndarray:
+    """f32 [rows, elements] of contiguous or strided blocks uint8 [rows, bytes]."""
+    blocks = np.ascontiguousarray(blocks)
+    values = np.empty((len(blocks), num_columns(blocks, dtype)), np.float32)
+    to_float = _ggml.lib.ggml_get_type_traits(_ggml.TYPE_IDS[dtype]).contents.to_float
+    _DEQUANTISE(ctypes.cast(to_float, ctypes.c_void_p).value)(blocks.ctypes.data, values.ctypes.data, values.size)
+    return values
 
 
 def _encode(values: np.ndarray, target: str, name: str) -> np.ndarray:

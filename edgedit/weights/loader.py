@@ -18,6 +18,7 @@ from edgedit.weights.convert import check_compute_dtype, converted_pieces
 from edgedit.weights.forms import Form, declare
 from edgedit.weights.memory import Memory
 from edgedit.weights.packing import pack
+from edgedit.weights.sharding import Part
 
 if TYPE_CHECKING:
     from edgedit.models.module import Module, Parameter
@@ -47,7 +48,8 @@ def load(
     progress: Progress | None = None,
     kernels: str = "ggml",
 ) -> WeightStore:
-    """Compare names and shapes, then read every weight once into one buffer, in the form that `Form.of` states.
+    """Compare names and shapes, then read every weight once into one buffer, in the form that `Form.of` states. Of
+    parameters that ranks share only this rank's part is read.
 
     Nothing is allocated before all names, shapes and types were found right, and no more than a piece of a tensor is
     held besides the checkpoint's mapping and the result.
@@ -81,7 +83,7 @@ def load(
     try:
         with ThreadPoolExecutor(cores) as workers:
             for name, form in forms.items():
-                _fill(pointers[name], form, checkpoint, keys[name], workers, cores)
+                _fill(pointers[name], form, parameters[name].part, checkpoint, keys[name], workers, cores)
                 done += form.nbytes
                 if progress:
                     progress(done, total)
@@ -137,10 +139,18 @@ def _same_values(checkpoint: Checkpoint, key: str, other: str) -> bool:
 
 
 def _fill(
-    pointer: Any, form: Form, checkpoint: Checkpoint, key: str, workers: Executor, num_workers: int
+    pointer: Any,
+    form: Form,
+    part: Part | None,
+    checkpoint: Checkpoint,
+    key: str,
+    workers: Executor,
+    num_workers: int,
 ) -> None:
-    """Convert one tensor into its place."""
+    """Convert one tensor, or the part of it that this rank holds, into its place."""
     values, stored = checkpoint.read(key), checkpoint.dtype(key)
+    if part is not None:
+        values = part.of(values)
     if form.packed:
         pack(values, stored, form, key, pointer.contents.data, workers, num_workers)
         return
