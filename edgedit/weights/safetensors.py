@@ -9,6 +9,7 @@ Every one of these promises is checked before a tensor is handed out, so that a 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ LENGTH_NBYTES = 8
 MAX_HEADER_NBYTES = 100_000_000  # the limit of the reference reader
 MAX_DIMS = 8
 MAX_DIM = 1 << 40
+MAX_NBYTES = 1 << 63  # also of a shape whose empty axes count as 1
 
 ITEMSIZE = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
@@ -122,6 +124,8 @@ def _read_header(file: Any, nbytes: int, path: Path) -> tuple[dict[str, Any], in
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError for repeated keys, and for half a character, which escapes can spell."""
+    "".join(text for pair in pairs for text in pair if isinstance(text, str)).encode()
     keys = dict(pairs)
     if len(keys) != len(pairs):
         repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
@@ -155,9 +159,9 @@ def _parse_entry(name: str, fields: Any, data_begin: int, path: Path) -> Entry:
     begin, end = span
     if not 0 <= begin <= end:
         raise fail(f"data_offsets [{begin}, {end}] are not an ascending span")
-    nbytes = ITEMSIZE[dtype]
-    for size in shape:
-        nbytes *= size
+    if ITEMSIZE[dtype] * math.prod(max(1, size) for size in shape) >= MAX_NBYTES:
+        raise fail(f"shape {_brief(shape)} is beyond what can be addressed")
+    nbytes = ITEMSIZE[dtype] * math.prod(shape)
     if nbytes != end - begin:
         raise fail(f"shape {shape} of {dtype} takes {nbytes} bytes but data_offsets span {end - begin}")
     return Entry(name, dtype, tuple(shape), data_begin + begin, data_begin + end)

@@ -87,6 +87,8 @@ BROKEN = {
     "size that is a float": ({"w": entry(0, 8, (2.0,))}, None, "shape"),
     "size that is a bool": ({"w": entry(0, 4, (True,))}, None, "shape"),
     "size beyond reason": ({"w": entry(0, 0, (0, 2**70))}, None, "shape"),
+    "empty tensor beyond reason": ({"w": entry(0, 0, (0, 2**39, 2**39))}, None, "beyond what can be addressed"),
+    "name that is half a character": (b'{"\\ud800": 1}', None, "malformed header"),
     "too many dimensions": ({"w": entry(0, 4, (1,) * 9)}, None, "at most 8 sizes"),
     "offsets that are no pair": ({"w": entry(0, 8) | {"data_offsets": [0, 4, 8]}}, None, "not two integers"),
     "offsets that descend": ({"w": entry(8, 0)}, None, "not an ascending span"),
