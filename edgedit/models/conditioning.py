@@ -71,7 +71,7 @@ class Modulation(Module):
 
     def __init__(self, dim: int, count: int) -> None:
         self.dim, self.count = dim, count
-        self.linear = Linear(dim, count * dim)
+        self.linear = Linear(dim, count * dim, split="gathered")
 
     @property
     def channels(self) -> int:

@@ -13,9 +13,10 @@ from edgedit.models.joint_blocks import (
     JointSequence,
     modulate,
     project_heads,
+    to_heads,
     token_stream,
 )
-from edgedit.models.layers import Linear, RMSNorm
+from edgedit.models.layers import Linear, RMSNorm, Run
 from edgedit.models.module import Module
 
 
@@ -53,14 +54,14 @@ class SelfAttention(Module):
     """q, k and v of a single block; the output projection is fused with the MLP's."""
 
     def __init__(self, heads: int, head_dim: int) -> None:
-        self.heads = heads
+        self.head_dim = head_dim
         dim = heads * head_dim
-        self.to_q, self.to_k, self.to_v = (Linear(dim, dim) for _ in range(3))
+        self.to_q, self.to_k, self.to_v = (to_heads(dim, head_dim) for _ in range(3))
         self.norm_q, self.norm_k = RMSNorm(head_dim, NORM_EPS), RMSNorm(head_dim, NORM_EPS)
 
     def forward(self, b: GraphBuilder, joint: JointSequence, x: Tensor, local_txt: int) -> Tensor:
         """x [B, s_txt + s_img, C], of which the first `local_txt` tokens are text."""
-        qkv = project_heads(b, x, (self.to_q, self.to_k, self.to_v), self.heads)
+        qkv = project_heads(b, x, (self.to_q, self.to_k, self.to_v), self.head_dim)
         bounds = ((0, local_txt), (local_txt, x.shape[1]))
         streams = []
         for (begin, end), length, rope in zip(bounds, joint.lengths, joint.ropes, strict=True):
@@ -75,8 +76,9 @@ class SingleBlock(Module):
     def __init__(self, heads: int, head_dim: int) -> None:
         dim = heads * head_dim
         self.norm = Modulation(dim, 3)
-        self.proj_mlp = Linear(dim, MLP_RATIO * dim)
-        self.proj_out = Linear((1 + MLP_RATIO) * dim, dim)
+        self.proj_mlp = Linear(dim, MLP_RATIO * dim, split="columns")
+        beside = [Run(dim, head_dim), Run(MLP_RATIO * dim)]  # what was attended to and the MLP's hidden channels
+        self.proj_out = Linear((1 + MLP_RATIO) * dim, dim, split="rows", runs=beside)
         self.attn = SelfAttention(heads, head_dim)
 
     def forward(

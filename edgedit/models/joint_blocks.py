@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
-from edgedit.models.layers import Linear, RMSNorm
+from edgedit.models.layers import Linear, RMSNorm, Run
 from edgedit.models.module import Module
 from edgedit.sequence.strategy import AttentionStrategy, Rope, Stream
 
@@ -22,11 +22,24 @@ Norms = tuple["RMSNorm | None", "RMSNorm | None"]  # of q and k
 
 @dataclass(frozen=True, slots=True)
 class JointSequence:
-    """What attention needs to know of the two streams, text first, besides their tokens."""
+    """What attention needs to know of the two streams, text first, besides their tokens.
+
+    watched  True where what each block gives is an output of the graph too
+    """
 
     strategy: AttentionStrategy
     lengths: tuple[int, int]  # of the whole streams
     ropes: tuple[Rope | None, Rope | None] = (None, None)
+    watched: bool = False
+
+    def watch(self, b: GraphBuilder, block: str, txt: Tensor, img: Tensor) -> None:
+        """Show a block's tokens [B, s, C], whole, as outputs "BLOCK.txt" and "BLOCK.img" of a watched graph."""
+        if not self.watched:
+            return
+        for stream, x, length in zip(("txt", "img"), (txt, img), self.lengths, strict=True):
+            with b.scope(f"{block}.{stream}"):
+                whole = b.contiguous(self.strategy.gather(b, x, length))
+            b.output(f"{block}.{stream}", whole)
 
 
 def modulate(b: GraphBuilder, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -34,11 +47,21 @@ def modulate(b: GraphBuilder, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor
     return b.modulate(x, scale, shift, NORM_EPS, dtype=b.activations)
 
 
-def project_heads(b: GraphBuilder, x: Tensor, projections: Sequence[Linear], heads: int) -> list[Tensor]:
-    """q, k and v [B, s, H, D] of x [B, s, C]."""
+def to_heads(dim: int, head_dim: int) -> Linear:
+    """A projection to attention heads, which ranks may share."""
+    return Linear(dim, dim, split="columns", runs=[Run(dim, head_dim)])
+
+
+def from_heads(dim: int, head_dim: int) -> Linear:
+    """A projection of what heads have attended to."""
+    return Linear(dim, dim, split="rows", runs=[Run(dim, head_dim)])
+
+
+def project_heads(b: GraphBuilder, x: Tensor, projections: Sequence[Linear], head_dim: int) -> list[Tensor]:
+    """q, k and v [B, s, H, D] of x [B, s, C], for as many heads as the projections have."""
     to_q, to_k, to_v = projections
     qkv = to_q(b, x), to_k(b, x), to_v(b, x, dtype=b.activations)
-    return [b.reshape(y, (*y.shape[:2], heads, y.shape[2] // heads)) for y in qkv]
+    return [b.reshape(y, (*y.shape[:2], y.shape[2] // head_dim, head_dim)) for y in qkv]
 
 
 def token_stream(
@@ -52,7 +75,7 @@ def token_stream(
 
 class GeluProjection(Module):
     def __init__(self, dim: int, inner: int) -> None:
-        self.proj = Linear(dim, inner)
+        self.proj = Linear(dim, inner, split="columns")
 
     def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
         return self.proj(b, x, activation="gelu", dtype=b.activations)
@@ -60,7 +83,7 @@ class GeluProjection(Module):
 
 class FeedForward(Module):
     def __init__(self, dim: int) -> None:
-        widen, narrow = GeluProjection(dim, MLP_RATIO * dim), Linear(MLP_RATIO * dim, dim)
+        widen, narrow = GeluProjection(dim, MLP_RATIO * dim), Linear(MLP_RATIO * dim, dim, split="rows")
         self.net: list[Module | None] = [widen, None, narrow]  # the checkpoint counts a dropout between them
 
     def forward(self, b: GraphBuilder, x: Tensor, gate: Tensor, residual: Tensor) -> Tensor:
@@ -79,14 +102,14 @@ class JointAttention(Module):
     def __init__(
         self, heads: int, head_dim: int, qk_norm: bool = True, reads_text_only: bool = False
     ) -> None:
-        self.heads = heads
+        self.head_dim = head_dim
         dim = heads * head_dim
-        self.to_q, self.to_k, self.to_v = (Linear(dim, dim) for _ in range(3))
-        self.add_q_proj, self.add_k_proj, self.add_v_proj = (Linear(dim, dim) for _ in range(3))
+        self.to_q, self.to_k, self.to_v = (to_heads(dim, head_dim) for _ in range(3))
+        self.add_q_proj, self.add_k_proj, self.add_v_proj = (to_heads(dim, head_dim) for _ in range(3))
         norms = [RMSNorm(head_dim, NORM_EPS) if qk_norm else None for _ in range(4)]
         self.norm_q, self.norm_k, self.norm_added_q, self.norm_added_k = norms
-        self.to_out = [Linear(dim, dim)]
-        self.to_add_out = None if reads_text_only else Linear(dim, dim)
+        self.to_out = [from_heads(dim, head_dim)]
+        self.to_add_out = None if reads_text_only else from_heads(dim, head_dim)
 
     def forward(
         self,
@@ -102,7 +125,7 @@ class JointAttention(Module):
             ((self.to_q, self.to_k, self.to_v), (self.norm_q, self.norm_k)),
         )
         pair = [
-            token_stream(b, project_heads(b, x, projections, self.heads), norms, length, rope)
+            token_stream(b, project_heads(b, x, projections, self.head_dim), norms, length, rope)
             for x, (projections, norms), length, rope in zip(
                 normed, parts, joint.lengths, joint.ropes, strict=True
             )

@@ -3,19 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.ops.collectives import Group
 from edgedit.graph.ops.image import Sides
 from edgedit.graph.tensor import Tensor
 from edgedit.models.module import Module, Parameter
 
 
-class Linear(Module):
-    """[..., in_features] -> [..., out_features]; the keywords are those of `GraphBuilder.linear`."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring channels of which every rank may hold a share, in whole units; any for None."""
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+    channels: int
+    unit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Who shares a layer, and how many channels each of them has."""
+
+    group: Group
+    channels: tuple[int, ...]
+
+
+class Linear(Module):
+    """[..., in_features] -> [..., out_features]; the keywords are those of `GraphBuilder.linear`.
+
+    split  how ranks may share the weight, None where each needs all of it:
+             columns   each has some channels of the result
+             gathered  the same, but the result, [N, out_features], is gathered whole
+             rows      each has some channels of the input; what it makes of them is summed over the ranks in f32 and
+                       in their order, before anything else is added
+    runs   of the channels that are shared, side by side; one by default
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        split: str | None = None,
+        runs: Sequence[Run] = (),
+    ) -> None:
         self.weight = Parameter((out_features, in_features), "linear")
         self.bias = Parameter((out_features,), "bias") if bias else None
+        self.split = split
+        self.runs = tuple(runs) or (Run(in_features if split == "rows" else out_features),)
+        self.sharing: Sharing | None = None
 
     def forward(
         self,
@@ -27,22 +64,30 @@ class Linear(Module):
         residual: Tensor | None = None,
         dtype: str = "f32",
     ) -> Tensor:
-        return b.linear(
-            x,
-            self.weight.on(b),
-            self.bias.on(b) if self.bias else None,
-            activation=activation,
-            gate=gate,
-            residual=residual,
-            dtype=dtype,
-        )
+        weight, bias = self.weight.on(b), self.bias.on(b) if self.bias else None
+        if self.sharing and self.split == "rows":
+            summed = b.all_reduce("sum", b.linear(x, weight), self.sharing.group)
+            y = b.after_product(summed, bias, activation=activation, gate=gate, residual=residual)
+            return b.cast(y, dtype)
+        y = b.linear(x, weight, bias, activation=activation, gate=gate, residual=residual, dtype=dtype)
+        return _gathered(b, y, self.sharing) if self.sharing and self.split == "gathered" else y
+
+
+def _gathered(b: GraphBuilder, x: Tensor, sharing: Sharing) -> Tensor:
+    """The channels of all ranks: [N, sum of sharing.channels] of x [N, own channels]."""
+    columns = b.contiguous(b.permute(x, (1, 0)))
+    whole = b.all_gather("columns", columns, sharing.group, sharing.channels)
+    return b.contiguous(b.permute(whole, (1, 0)))
 
 
 class Embedding(Module):
-    """ids i32 [...] -> [..., dim]."""
+    """ids i32 [...] -> [..., dim]; `split` and `runs` as of `Linear`, which leaves "columns" or None."""
 
-    def __init__(self, count: int, dim: int) -> None:
+    def __init__(self, count: int, dim: int, *, split: str | None = None, runs: Sequence[Run] = ()) -> None:
         self.weight = Parameter((count, dim), "embedding")
+        self.split = split
+        self.runs = tuple(runs) or (Run(dim),)
+        self.sharing: Sharing | None = None
 
     def forward(self, b: GraphBuilder, ids: Tensor) -> Tensor:
         return b.embedding(self.weight.on(b), ids)

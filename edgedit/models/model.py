@@ -75,6 +75,11 @@ class Model:
         raise NotImplementedError
 
     @classmethod
+    def network_on(cls, config: Any, parallel: ParallelConfig, compute_dtype: str) -> Module:
+        """The module tree of this rank, with its shares of what the ranks of a layout share."""
+        return cls.build_network(config)
+
+    @classmethod
     def parameter_name(cls, key: str) -> str | None:
         """The parameter that a checkpoint key stands for; None for keys that are not needed."""
         return key
@@ -118,7 +123,7 @@ class Model:
         config = cls.read_config(directory)
         context = _context_of(parallel)
         cls.check_parallel(config, context.config)
-        network = cls.build_network(config)
+        network = cls.network_on(config, context.config, compute_dtype)
         checkpoint = Checkpoint.open(directory)
         weights = load(
             network,

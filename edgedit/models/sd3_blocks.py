@@ -15,11 +15,13 @@ from edgedit.models.joint_blocks import (
     FeedForward,
     JointAttention,
     JointSequence,
+    from_heads,
     modulate,
     project_heads,
+    to_heads,
     token_stream,
 )
-from edgedit.models.layers import Linear, RMSNorm
+from edgedit.models.layers import RMSNorm
 from edgedit.models.module import Module, Parameter
 
 if TYPE_CHECKING:
@@ -59,17 +61,17 @@ class ImageAttention(Module):
     """Attention of the image to itself, beside the joint one, in blocks with dual attention."""
 
     def __init__(self, heads: int, head_dim: int, qk_norm: bool) -> None:
-        self.heads = heads
+        self.head_dim = head_dim
         dim = heads * head_dim
-        self.to_q, self.to_k, self.to_v = (Linear(dim, dim) for _ in range(3))
+        self.to_q, self.to_k, self.to_v = (to_heads(dim, head_dim) for _ in range(3))
         self.norm_q, self.norm_k = (RMSNorm(head_dim, NORM_EPS) if qk_norm else None for _ in range(2))
-        self.to_out = [Linear(dim, dim)]
+        self.to_out = [from_heads(dim, head_dim)]
 
     def forward(
         self, b: GraphBuilder, joint: JointSequence, img: Tensor, normed: Tensor, gate: Tensor
     ) -> Tensor:
         """img + gate * attention(normed)."""
-        qkv = project_heads(b, normed, (self.to_q, self.to_k, self.to_v), self.heads)
+        qkv = project_heads(b, normed, (self.to_q, self.to_k, self.to_v), self.head_dim)
         stream = token_stream(b, qkv, (self.norm_q, self.norm_k), joint.lengths[1])
         (attended,) = joint.strategy.attention(b, [stream])
         return self.to_out[0](b, attended, gate=gate, residual=img)
