@@ -56,17 +56,24 @@ def _mend_return_types() -> None:
 _check_release()
 _mend_return_types()
 
+def _decodable_types() -> dict[str, int]:
+    """ggml's quantised types that it can turn back into f32, by their names in lower case."""
+    types = {}
+    for type_id in range(lib.GGML_TYPE_COUNT):
+        traits = lib.ggml_get_type_traits(type_id).contents
+        if traits.is_quantized and traits.to_float:
+            types[lib.ggml_type_name(type_id).decode().lower()] = type_id
+    return types
+
+
+QUANTISED_IDS = _decodable_types()
 TYPE_IDS: dict[str, int] = {
     "f32": lib.GGML_TYPE_F32,
     "f16": lib.GGML_TYPE_F16,
     "bf16": lib.GGML_TYPE_BF16,
     "i8": lib.GGML_TYPE_I8,
     "i32": lib.GGML_TYPE_I32,
-    "q4_0": lib.GGML_TYPE_Q4_0,
-    "q8_0": lib.GGML_TYPE_Q8_0,
-    "q4_k": lib.GGML_TYPE_Q4_K,
-    "q5_k": lib.GGML_TYPE_Q5_K,
-    "q6_k": lib.GGML_TYPE_Q6_K,
+    **QUANTISED_IDS,
 }
 TYPE_NAMES = {value: name for name, value in TYPE_IDS.items()}
 

@@ -18,20 +18,22 @@ if TYPE_CHECKING:
 
 NAMES = ("diffusion_pytorch_model", "model")
 VARIANTS = ("", ".fp32", ".bf16", ".fp16")
+FLOAT_TYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-FLOAT_TYPES = ("F64", "F32", "F16", "BF16")
 
 
 class Checkpoint:
-    """Named tensors of one or more safetensors files, all validated, none read yet.
+    """Named tensors of one or more safetensors files, all validated, none read yet; a TensorSource.
 
     `keys()`, `shape(key)` and `dtype(key)` come from the headers; `read(key)` is a view of the mapped file.
     """
 
     def __init__(self, path: Path, files: Sequence[SafetensorsFile]) -> None:
         self.path = path
+        self.metadata: dict[str, str] = {}
         self._files: dict[str, SafetensorsFile] = {}
         for file in files:
+            self.metadata |= file.metadata
             for key in file.entries:
                 if key in self._files:
                     raise CheckpointError(
@@ -97,33 +99,28 @@ class Checkpoint:
         return sum(self.entry(key).nbytes for key in self._files)
 
     def read(self, key: str) -> np.ndarray:
-        """Read-only memory-mapped view in the stored type; bf16 arrives as its bits in uint16."""
+        """Read-only memory-mapped view in the stored type; bf16 and fp8 arrive as their bits."""
         return self._files[key].read(key)
+
+    def scale(self, key: str) -> np.ndarray | None:
+        """The factor of the stored values: 1, which None stands for."""
+        return None
 
     def as_f32(self, key: str) -> np.ndarray:
         """The tensor as float32: a view where it is stored so, a converted copy otherwise.
 
         Raises:
-            CheckpointError: if the stored type is not F32, F16, BF16 or F64.
+            CheckpointError: if the stored type is none that weights may have.
         """
-        from edgedit.weights.convert import to_f32
+        from edgedit.weights.convert import source_as_f32
 
-        return to_f32(self.read(key), self.float_type(key))
+        return source_as_f32(self, key)
 
     def float_type(self, key: str) -> str:
         """`dtype(key)`, refused unless it is a floating type that can be loaded as a weight."""
-        dtype = self.dtype(key)
-        if dtype not in FLOAT_TYPES:
-            hint = (
-                "; fp8 weights need their scales applied, which is not supported"
-                if dtype.startswith("F8")
-                else ""
-            )
-            raise CheckpointError(
-                f"{self.file(key)}: tensor {key!r} has type {dtype}; weights may be "
-                f"{', '.join(FLOAT_TYPES)}{hint}"
-            )
-        return dtype
+        from edgedit.weights.convert import check_weight_type
+
+        return check_weight_type(self, key)
 
 
 def _choose(directory: Path, names: Iterable[str]) -> Path:

@@ -138,7 +138,7 @@ def _dequantised(blocks: np.ndarray, dtype: str) -> np.ndarray:
     blocks = np.ascontiguousarray(blocks)
     values = np.empty((len(blocks), num_columns(blocks, dtype)), np.float32)
     to_float = _ggml.lib.ggml_get_type_traits(_ggml.TYPE_IDS[dtype]).contents.to_float
-    _DEQUANTISE(ctypes.cast(to_float, ctypes.c_void_p).value)(blocks.ctypes.data, values.ctypes.data, values.size)
+    ctypes.cast(to_float, _DEQUANTISE)(blocks.ctypes.data, values.ctypes.data, values.size)
     return values
 
 

@@ -33,9 +33,10 @@ ITEMSIZE = {
     "U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
 
-# bf16 has no numpy type: its bits travel as uint16.
+# bf16 and fp8 have no numpy type: their bits travel as unsigned integers.
 NUMPY_TYPE = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "BF16": "<u2",
+    "BOOL": "?", "U8": "u1", "I8": "i1", "F8_E4M3": "u1", "F8_E5M2": "u1",
+    "U16": "<u2", "I16": "<i2", "F16": "<f2", "BF16": "<u2",
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
 }  # fmt: skip
 
@@ -81,7 +82,7 @@ class SafetensorsFile:
         self._map: Any = None
 
     def read(self, name: str) -> np.ndarray:
-        """The tensor as a read-only view of the mapped file, in its stored type (bf16 as uint16)."""
+        """The tensor as a read-only view of the mapped file, in its stored type (bf16 and fp8 as their bits)."""
         import numpy as np
 
         entry = self.entries[name]

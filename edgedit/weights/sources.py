@@ -1,0 +1,143 @@
+"""What all files of weights have in common, whatever their format: named tensors that are mapped, not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edgedit.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+GGUF_SUFFIX = ".gguf"
+
+
+class TensorSource(Protocol):
+    """Named tensors of one or more files, all validated, none read yet.
+
+    path      what was opened, for messages
+    metadata  what the files say besides tensors
+    """
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+    def keys(self) -> list[str]:
+        """All tensor names, in the order of the files."""
+        ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __contains__(self, key: str) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Shape in numpy order, in elements."""
+        ...
+
+    def dtype(self, key: str) -> str:
+        """Stored type: F32, F16, BF16, F64, F8_E4M3, I64, ... as safetensors spells it, or ggml's block type: Q4_K."""
+        ...
+
+    def read(self, key: str) -> np.ndarray:
+        """Read-only view of the mapped file.
+
+        Plain types come in the tensor's shape, bf16 and fp8 as their bits in uint16 and uint8; block types as uint8
+        [rows, bytes of a row], rows being the product of all axes but the last.
+        """
+        ...
+
+    def scale(self, key: str) -> np.ndarray | None:
+        """Factor of the stored values, f32: [1], or [rows, 1] with one for each index of the first axis. None for 1."""
+        ...
+
+    def as_f32(self, key: str) -> np.ndarray:
+        """The tensor as float32 in its shape: a view where it is stored so, a converted copy otherwise.
+
+        Raises CheckpointError if the stored type is none that weights may have.
+        """
+        ...
+
+    def file(self, key: str) -> Path:
+        """The file that holds the tensor."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors as stored."""
+        ...
+
+
+def open_source(path: str | Path) -> TensorSource:
+    """Open weights by their path.
+
+    Args:
+        path: a GGUF file, a safetensors file, a `*.safetensors.index.json`, or a directory of safetensors.
+
+    Raises:
+        CheckpointError: if there is nothing to open, a pickle file, or anything malformed; names the file.
+    """
+    from edgedit.weights.checkpoint import Checkpoint
+    from edgedit.weights.gguf import GgufFile, is_gguf
+
+    path = Path(path)
+    if path.suffix == GGUF_SUFFIX or is_gguf(path):
+        return GgufFile(path)
+    return Checkpoint.open(path)
+
+
+class Together:
+    """Several sources as one. Raises CheckpointError where two hold a tensor of one name."""
+
+    def __init__(self, sources: Sequence[TensorSource]) -> None:
+        assert sources, "no sources"
+        self.path = sources[0].path
+        self.metadata: dict[str, Any] = {}
+        self._sources: dict[str, TensorSource] = {}
+        for source in sources:
+            self.metadata |= source.metadata
+            for key in source:
+                if key in self._sources:
+                    other = self._sources[key].file(key)
+                    raise CheckpointError(f"tensor {key!r} is in both {other} and {source.file(key)}")
+                self._sources[key] = source
+
+    def keys(self) -> list[str]:
+        return list(self._sources)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._sources
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self._sources[key].shape(key)
+
+    def dtype(self, key: str) -> str:
+        return self._sources[key].dtype(key)
+
+    def read(self, key: str) -> np.ndarray:
+        return self._sources[key].read(key)
+
+    def scale(self, key: str) -> np.ndarray | None:
+        return self._sources[key].scale(key)
+
+    def as_f32(self, key: str) -> np.ndarray:
+        return self._sources[key].as_f32(key)
+
+    def file(self, key: str) -> Path:
+        return self._sources[key].file(key)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(source.nbytes for source in {id(source): source for source in self._sources.values()}.values())
