@@ -82,3 +82,9 @@ def _scalar_normals(generator: np.random.RandomState, count: int) -> np.ndarray:
     angle = 2.0 * math.pi * uniforms[:, 0]
     normals = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
     return normals.astype(np.float32)
+
+
+def noised(sample: np.ndarray, noise: np.ndarray, sigma: float) -> np.ndarray:
+    """``sigma * noise + (1 - sigma) * sample``, float32: where flow matching is at noise level ``sigma``."""
+    level = np.float32(sigma)
+    return level * noise + (np.float32(1) - level) * sample
