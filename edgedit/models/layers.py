@@ -9,6 +9,7 @@ from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.ops.collectives import Group
 from edgedit.graph.ops.image import Sides
 from edgedit.graph.tensor import Tensor
+from edgedit.models.low_rank import LowRank
 from edgedit.models.module import Module, Parameter
 
 
@@ -37,6 +38,8 @@ class Linear(Module):
              rows      each has some channels of the input; what it makes of them is summed over the ranks in f32 and
                        in their order, before anything else is added
     runs   of the channels that are shared, side by side; one by default
+
+    An `adapter` adds to the product, before activation and gate.
     """
 
     def __init__(
@@ -53,6 +56,15 @@ class Linear(Module):
         self.split = split
         self.runs = tuple(runs) or (Run(in_features if split == "rows" else out_features),)
         self.sharing: Sharing | None = None
+        self.adapter: LowRank | None = None
+
+    def adapt(self, rank: int) -> None:
+        """Add an adapter of that rank, shared as the weight is; its factors are parameters of the layer from now on."""
+        out_features, in_features = self.weight.shape
+        self.adapter = LowRank(in_features, out_features, rank)
+        if self.weight.part is not None:
+            factor = self.adapter.up if self.weight.part.axis == 0 else self.adapter.down
+            factor.part = self.weight.part
 
     def forward(
         self,
@@ -66,10 +78,17 @@ class Linear(Module):
     ) -> Tensor:
         weight, bias = self.weight.on(b), self.bias.on(b) if self.bias else None
         if self.sharing and self.split == "rows":
-            summed = b.all_reduce("sum", b.linear(x, weight), self.sharing.group)
+            own = b.linear(x, weight, residual=self.adapter(b, x) if self.adapter else None)
+            summed = b.all_reduce("sum", own, self.sharing.group)
             y = b.after_product(summed, bias, activation=activation, gate=gate, residual=residual)
             return b.cast(y, dtype)
-        y = b.linear(x, weight, bias, activation=activation, gate=gate, residual=residual, dtype=dtype)
+        if self.adapter and activation:
+            y = b.linear(x, weight, bias, residual=self.adapter(b, x))
+            y = b.cast(b.after_product(y, activation=activation, gate=gate, residual=residual), dtype)
+        else:
+            if self.adapter:
+                residual = self.adapter(b, x, gate=gate, residual=residual)
+            y = b.linear(x, weight, bias, activation=activation, gate=gate, residual=residual, dtype=dtype)
         return _gathered(b, y, self.sharing) if self.sharing and self.split == "gathered" else y
 
 

@@ -9,7 +9,7 @@ from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor, WeightTensor
 from edgedit.weights.sharding import Part
 
-ROLES = ("linear", "conv", "embedding", "norm", "bias")
+ROLES = ("linear", "conv", "embedding", "norm", "bias", "adapter")
 
 
 class Parameter:

@@ -31,14 +31,16 @@ class Form:
     @classmethod
     def of(cls, parameter: Parameter, compute_dtype: str, kernels: str) -> Form:
         """Two-dimensional weights of linear layers take the compute type, f16 where their rows do not fill the blocks
-        of a quantised type, and are packed unless they are quantised; everything else is f32. Of a shared parameter
-        it is the part of this rank that counts, and its type is the same on every rank."""
+        of a quantised type, and are packed unless they are quantised; everything else is f32, and packed as well if it
+        is a factor of an adapter. Of a shared parameter it is the part of this rank that counts, and its type is the
+        same on every rank."""
         part = parameter.part
         shape = part.shape(parameter.shape) if part else parameter.shape
-        if parameter.role != "linear" or len(shape) != 2:
+        if parameter.role not in ("linear", "adapter") or len(shape) != 2:
             return cls(shape, "f32", math.prod(shape) * 4)
         cuts = part.cuts if part and part.axis == 1 else ()
-        dtype = fitting_type(parameter.shape, compute_dtype, cuts)
+        is_adapter = parameter.role == "adapter"
+        dtype = "f32" if is_adapter else fitting_type(parameter.shape, compute_dtype, cuts)
         if kernels == "ggml" or dtype not in PACKED_TYPES:
             return cls(shape, dtype, shape[0] * _ggml.row_nbytes(dtype, shape[1]))
         nbytes = _native.kernels.packed_nbytes(kernels, _ggml.TYPE_IDS[dtype], *shape)
