@@ -105,7 +105,9 @@ def converted_pieces(
     Raises:
         CheckpointError: if a value is beyond the range of f16, or not finite where blocks are quantised.
     """
-    rows = values.reshape(-1, values.shape[-1] if values.ndim else 1) if values.size else values.reshape(0, 1)
+    rows = values
+    if values.ndim != 2:
+        rows = values.reshape(-1, values.shape[-1] if values.ndim else 1) if values.size else values.reshape(0, 1)
     step = max(1, PIECE_ELEMENTS // max(1, num_columns(values, stored)))
     for start in range(0, len(rows), step):
         piece = slice(start, min(start + step, len(rows)))

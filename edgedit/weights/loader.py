@@ -18,7 +18,7 @@ from edgedit.weights.convert import check_compute_dtype, converted_pieces
 from edgedit.weights.forms import Form, declare
 from edgedit.weights.memory import Memory
 from edgedit.weights.packing import pack
-from edgedit.weights.sharding import Part
+from edgedit.weights.sharding import Part, share_of
 
 if TYPE_CHECKING:
     from edgedit.models.module import Module, Parameter
@@ -150,7 +150,7 @@ def _fill(
     """Convert one tensor, or the part of it that this rank holds, into its place."""
     values, stored = checkpoint.read(key), checkpoint.dtype(key)
     if part is not None:
-        values = part.of(values)
+        values, stored, _ = share_of(values, stored, None, part)
     if form.packed:
         pack(values, stored, form, key, pointer.contents.data, workers, num_workers)
         return
