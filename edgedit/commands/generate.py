@@ -34,6 +34,8 @@ _FILLERS = frozenset(["a", "an", "and", "in", "no", "of", "on", "out", "the", "u
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-p", "--prompt", action="append", metavar="TEXT", help="what to draw; again for another picture")
+    add("--prompts-file", type=Path, metavar="FILE",
+        help="more prompts, one a line (UTF-8; empty lines are left out), after those of -p")  # fmt: skip
     add(
         "--negative-prompt",
         action="append",
@@ -56,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         add(f"--skip-layer-guidance-{name}", type=float, default=getattr(SkipLayerGuidance, name), metavar="X",
             help=f"{what} of that guidance (default: %(default)s)")  # fmt: skip
+    add("--batch-size", type=int, metavar="N",
+        help="most pictures that a replica (--dp) denoises at once (default: all of its share)")  # fmt: skip
     add("-o", "--output", type=Path, default=Path("edgedit.png"), metavar="FILE",
         help="picture file; several pictures become FILE-0, FILE-1, ... (default: %(default)s)")  # fmt: skip
     add("--latents-out", type=Path, metavar="FILE.npy", help="also save the final latents [B, C, h, w]")
@@ -72,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     if args.list_prompts:
         print("\n".join(embedded.prompts()))
         return 0
-    if not args.prompt:
+    prompts = [*(args.prompt or ()), *(_prompts_of(args.prompts_file) if args.prompts_file else ())]
+    if not prompts:
         raise ValueError("no prompt; give one with -p TEXT")
 
     settings = read_settings(args.model)
@@ -80,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     config = ParallelConfig.from_env(**options)
     settings.check_parallel(config)
     request = settings.request(
-        args.prompt,
+        prompts,
         args.negative_prompt,
         num_inference_steps=args.steps,
         guidance_scale=args.guidance_scale,
@@ -94,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
         skip_layer_guidance_scale=args.skip_layer_guidance_scale,
         skip_layer_guidance_start=args.skip_layer_guidance_start,
         skip_layer_guidance_stop=args.skip_layer_guidance_stop,
+        batch_size=args.batch_size,
     )
     pictures = output.picture_paths(args.output, request.batch)
     if args.latents_out is not None and args.latents_out.suffix != ".npy":
@@ -113,6 +119,18 @@ def run(args: argparse.Namespace) -> int:
     if problem is not None:
         raise ValueError(problem)
     return 0
+
+
+def _prompts_of(path: Path) -> list[str]:
+    """The prompts in a file. ValueError for a file that cannot be read or holds none."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--prompts-file {str(path)!r} cannot be read: {error}") from None
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts:
+        raise ValueError(f"--prompts-file {str(path)!r} holds no prompt; write one a line")
+    return prompts
 
 
 def _draw(

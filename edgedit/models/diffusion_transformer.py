@@ -27,7 +27,7 @@ from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import AttentionStrategy
 from edgedit.weights.outline import outline
 
-SUPPORTED_AXES = ("cfg", "ulysses")
+SUPPORTED_AXES = ("cfg", "dp", "ulysses")
 
 
 @dataclass(frozen=True, slots=True)

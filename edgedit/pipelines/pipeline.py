@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edgedit import host
 from edgedit.config import ParallelConfig
 from edgedit.parallel.context import ParallelContext
+from edgedit.pipelines.image_options import ImageOptions
 from edgedit.pipelines.progress import Progress
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import Settings, read_settings
@@ -137,10 +138,15 @@ class Pipeline(ABC):
         max_sequence_length: int | None = None,
         seed: int | None = None,
         latents: np.ndarray | None = None,
+        image: str | Path | Image | None = None,
+        mask_image: str | Path | Image | None = None,
+        strength: float | None = None,
+        resize_image: bool = True,
         skip_guidance_layers: Sequence[int] | None = None,
         skip_layer_guidance_scale: float = 2.8,
         skip_layer_guidance_start: float = 0.01,
         skip_layer_guidance_stop: float = 0.2,
+        batch_size: int | None = None,
         callback: Callback | None = None,
     ) -> Result:
         """Draw ``num_images_per_prompt`` pictures of each prompt.
@@ -157,16 +163,29 @@ class Pipeline(ABC):
                 Diffusion 3 256.
             seed: of the starting noise; None draws one, the same on all ranks.
             latents: starting noise [B, C, h, w] instead of a drawn one.
+            image: a picture or its file, which world rank 0 reads for all ranks. Most models denoise it, stretched to
+                height x width, from where noise covers some of it; FLUX.1-Kontext reads it as a reference.
+            mask_image: of the image's size; where it is white the picture is painted anew, where it is black it stays.
+                FLUX.1-Fill needs one.
+            strength: fraction of the steps that run, above 0 and at most 1: how much noise covers the image at first
+                (default 0.6, FLUX.1-Fill 1).
+            resize_image: FLUX.1-Kontext: give the image the trained size of the nearest aspect ratio, not its own.
             skip_guidance_layers: Stable Diffusion 3: layers that a third branch leaves out; the picture is guided away
                 from its prediction.
             skip_layer_guidance_scale, skip_layer_guidance_start, skip_layer_guidance_stop: of that guidance; it acts
                 in steps between start and stop, fractions of all steps.
-            callback: called on every rank after each step with (step, num_inference_steps, latents).
+            batch_size: most pictures denoised at once; a replica (dp) draws its share of the batch in as many rounds
+                as that takes. Default: all at once. Memory grows with it; the pictures stay the same.
+            callback: called on every rank after each step with (step, num_inference_steps, latents), of the pictures
+                that the rank's replica denoises then.
 
         Raises:
             ValueError: an argument that cannot work, before anything runs.
             EdgeditError: ranks that disagree or fail, or a picture that is not finite or constant.
         """
+        options = ImageOptions(image, mask_image, strength, resize_image)
+        limits = self.settings.limits
+        options.check(limits, num_inference_steps)
         request = self.settings.request(
             prompt,
             negative_prompt,
@@ -183,7 +202,11 @@ class Pipeline(ABC):
             skip_layer_guidance_scale=skip_layer_guidance_scale,
             skip_layer_guidance_start=skip_layer_guidance_start,
             skip_layer_guidance_stop=skip_layer_guidance_stop,
+            batch_size=batch_size,
         )
+        request, problem = options.added_to(request, limits, self.context)
+        if problem is not None:
+            raise ValueError(problem)
         return self.run(request, callback)
 
     @abstractmethod

@@ -79,6 +79,7 @@ class Request:
     seed: int | None = None
     latents: np.ndarray | None = None
     skip_layer_guidance: SkipLayerGuidance | None = None
+    batch_size: int | None = None  # most pictures that a replica denoises at once
 
     @classmethod
     def create(
@@ -100,6 +101,7 @@ class Request:
         skip_layer_guidance_scale: float = SkipLayerGuidance.scale,
         skip_layer_guidance_start: float = SkipLayerGuidance.start,
         skip_layer_guidance_stop: float = SkipLayerGuidance.stop,
+        batch_size: int | None = None,
     ) -> Request:
         """Fill in the defaults and check everything. ValueError names the values and what is legal."""
         prompts = _texts("prompt", prompt)
@@ -112,8 +114,9 @@ class Request:
         for name, number in (
             ("num_inference_steps", num_inference_steps),
             ("num_images_per_prompt", num_images_per_prompt),
+            ("batch_size", batch_size),
         ):
-            if number < 1:
+            if number is not None and number < 1:
                 raise ValueError(f"{name} is {number}; at least 1 is needed")
         if seed is not None and not -(2**63) <= seed < 2**64:
             raise ValueError(f"seed {seed} is outside -2**63 .. 2**64 - 1")
@@ -138,6 +141,7 @@ class Request:
                 true_cfg_scale,
                 limits,
             ),
+            batch_size,
         )
         expected = limits.latent_shape(request.batch, request.height, request.width)
         if latents is not None and latents.shape != expected:
@@ -159,6 +163,22 @@ class Request:
 
     def with_seed(self, seed: int) -> Request:
         return replace(self, seed=seed)
+
+    def part(self, pictures: range, noise: np.ndarray) -> Request:
+        """The request for some of the pictures: prompts stand once a picture, and of the whole batch's noise
+        [B, C, h, w] the rows of these pictures are the starting latents."""
+
+        def of_pictures(prompts: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(prompts[picture // self.num_images_per_prompt] for picture in pictures)
+
+        negatives = self.negative_prompts
+        return replace(
+            self,
+            prompts=of_pictures(self.prompts),
+            negative_prompts=None if negatives is None else of_pictures(negatives),
+            num_images_per_prompt=1,
+            latents=noise[pictures.start : pictures.stop],
+        )
 
     def lines(self) -> list[str]:
         """One line a field, for ranks to compare."""

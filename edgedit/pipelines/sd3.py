@@ -14,8 +14,10 @@ from edgedit.models.clip import CLIPTextModelWithProjection
 from edgedit.models.sd3 import SD3Transformer
 from edgedit.models.t5 import T5EncoderModel
 from edgedit.models.tokenizers import Tokenizer
+from edgedit.pipelines.encoded_text import Text
+from edgedit.pipelines.image_encoding import EncodedImage
 from edgedit.pipelines.sd3_settings import SD3Settings
-from edgedit.pipelines.text_to_image import Text, TextToImage
+from edgedit.pipelines.text_to_image import TextToImage
 
 
 class SD3Pipeline(TextToImage):
@@ -44,12 +46,17 @@ class SD3Pipeline(TextToImage):
         del networks["text_encoder_3"]
         return networks, ("tokenizer", "tokenizer_2")
 
-    def encode(self, prompt: str, length: int) -> Text:
+    def tokenize(self, prompt: str, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         clip_length = self.settings.fixed_text_tokens
-        ids, _ = self.tokenizer.encode([prompt], clip_length)
-        ids_2, _ = self.tokenizer_2.encode([prompt], clip_length)
-        encoders = (self.text_encoder, self.text_encoder_2, self.text_encoder_3)
+        ids, ids_2 = (
+            tokenizer.encode([prompt], clip_length)[0] for tokenizer in (self.tokenizer, self.tokenizer_2)
+        )
         ids_3 = None if self.tokenizer_3 is None else self.tokenizer_3.encode([prompt], length)[0]
+        return ids, ids_2, ids_3
+
+    def encode(self, prompt: str, length: int) -> Text:
+        ids, ids_2, ids_3 = self.tokenize(prompt, length)
+        encoders = (self.text_encoder, self.text_encoder_2, self.text_encoder_3)
         return self.encoded.get(
             (prompt, length, *encoders), lambda: self._encode_ids(ids, ids_2, ids_3, length)
         )
@@ -69,6 +76,11 @@ class SD3Pipeline(TextToImage):
         return self.settings.schedule.sigmas(num_steps, image_tokens, to_lowest=True)
 
     def velocity(
-        self, latents: np.ndarray, text: Text, modulations: np.ndarray, skip_layers: tuple[int, ...]
+        self,
+        latents: np.ndarray,
+        text: Text,
+        modulations: np.ndarray,
+        skip_layers: tuple[int, ...],
+        image: EncodedImage | None,
     ) -> np.ndarray:
         return self.transformer.velocity(latents, text.sequence, modulations, skip_layers)

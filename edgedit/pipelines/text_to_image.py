@@ -11,8 +11,8 @@ import secrets
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -27,26 +27,22 @@ from edgedit.models.tokenizers import Tokenizer
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.context import ParallelContext
 from edgedit.pipelines.branches import Branches, idle_cfg_ranks
+from edgedit.pipelines.encoded_text import Text
+from edgedit.pipelines.image_encoding import EncodedImage, draw_and_encode, moments_from_first_rank
+from edgedit.pipelines.image_inputs import REFERENCE
 from edgedit.pipelines.images import to_pil
 from edgedit.pipelines.modulations_ahead import ModulationsAhead
 from edgedit.pipelines.pipeline import Callback, Pipeline, Result
 from edgedit.pipelines.progress import Progress
 from edgedit.pipelines.prompt_cache import PromptCache
+from edgedit.pipelines.replicas import Replicas
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.text_to_image_settings import AXES, TextToImageSettings
 from edgedit.sampling.guidance import away_from_skipped, combine
-from edgedit.sampling.noise import randn
+from edgedit.sampling.noise import NoiseStream
 from edgedit.sampling.solvers import euler_step
 
 GUIDED_BRANCHES = 2  # the first ones; a third leaves layers out
-
-
-@dataclass(frozen=True)
-class Text:
-    """Encoded prompts: sequence [B, T, C], pooled [B, P]."""
-
-    sequence: np.ndarray
-    pooled: np.ndarray
 
 
 class TextToImage(Pipeline):
@@ -77,12 +73,21 @@ class TextToImage(Pipeline):
         """Classes of the networks, transformer and vae among them, and names of the tokenizers."""
 
     @abstractmethod
+    def tokenize(self, prompt: str, length: int) -> tuple[np.ndarray | None, ...]:
+        """Ids [1, T] for each text encoder, None for one that is absent; T5 gets `length`. Warns of what is cut."""
+
+    @abstractmethod
     def encode(self, prompt: str, length: int) -> Text:
         """One prompt: B = 1, with `length` tokens for T5. Warns of what is cut."""
 
     @abstractmethod
     def velocity(
-        self, latents: np.ndarray, text: Text, modulations: np.ndarray, skip_layers: tuple[int, ...]
+        self,
+        latents: np.ndarray,
+        text: Text,
+        modulations: np.ndarray,
+        skip_layers: tuple[int, ...],
+        image: EncodedImage | None,
     ) -> np.ndarray:
         """The transformer's prediction for latents [B, C, h, w], of the same shape."""
 
@@ -133,18 +138,22 @@ class TextToImage(Pipeline):
     def run(self, request: Request, callback: Callback | None = None) -> Result:
         request = self._agreed(request)
         branches = Branches(self.context, len(request.branches))
+        replicas = Replicas(self.context, request.batch)
         start = time.perf_counter()
-        own = dict.fromkeys(request.branches[branch] for branch in branches.own)
-        texts = {prompts: self._encode(request, prompts) for prompts in own}
+        noise, image = self._begin(request)
+        parts = [request.part(pictures, noise) for pictures in replicas.rounds(request.batch_size)]
+        begun = time.perf_counter()
+        texts = self._texts(request, parts, branches)
         encoded = time.perf_counter()
-        schedule = self._plan(request, branches)
+        schedules = [schedule for part in parts for schedule in self._plan(part, branches)]
         sent_before, times_before = self._bytes_sent(), replace(self.context.times)
-        latents = self._denoise(request, branches, texts, callback)
+        latents = self._draw(request, replicas, parts, branches, texts, image, callback)
         sent, times = self._bytes_sent() - sent_before, self.context.times.since(times_before)
         denoised = time.perf_counter()
         images = self._decode(latents)
         timings = {
-            "text_encoding_s": encoded - start,
+            **({} if image is None else {"image_encoding_s": begun - start}),
+            "text_encoding_s": encoded - begun,
             "denoising_s": denoised - encoded,
             "decoding_s": time.perf_counter() - denoised,
             **asdict(times),
@@ -156,8 +165,8 @@ class TextToImage(Pipeline):
             request.seed,
             timings,
             self._on_every_rank(sent),
-            schedule.digest,
-            self._notes(len(request.branches)),
+            schedules[0].digest if schedules else "",
+            [*self._notes(len(request.branches)), *replicas.notes()],
         )
 
     def _agreed(self, request: Request) -> Request:
@@ -178,63 +187,114 @@ class TextToImage(Pipeline):
         self.encoded.clear()
         super().close()
 
-    def _encode(self, request: Request, prompts: tuple[str, ...]) -> Text:
-        """The prompts of one branch, each as often as pictures are drawn of it."""
-        self.context.note(phase="encoding text")
-        texts = []
-        for (
-            prompt
-        ) in prompts:  # alone: what it becomes does not depend on the others, nor on what was drawn before
-            with warnings.catch_warnings():
-                if self.context.rank != 0:
-                    warnings.simplefilter("ignore")
-                texts.append(self.encode(prompt, request.max_sequence_length))
-        sequence, pooled = (
-            np.concatenate([getattr(text, name) for text in texts]) for name in ("sequence", "pooled")
-        )
-        repeats = request.num_images_per_prompt
-        return Text(np.repeat(sequence, repeats, axis=0), np.repeat(pooled, repeats, axis=0))
+    def _begin(self, request: Request) -> tuple[np.ndarray, EncodedImage | None]:
+        """Noise for the whole batch, one draw, and what the request's picture becomes; the same on every rank."""
+        limits = self.settings.limits
+        assert request.seed is not None, "an agreed request has a seed"
 
-    def _plan(self, request: Request, branches: Branches) -> Schedule:
-        """The transformer's schedules, compared between the ranks before the first step; the first of them."""
+        def encode(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            self.context.note(phase="encoding the picture")
+            shape = limits.latent_shape(1, *values.shape[2:])
+            return moments_from_first_rank(self.context, self.vae, values, shape)
+
+        return draw_and_encode(
+            limits.image_use,
+            request.image,
+            encode,
+            NoiseStream(request.seed),
+            limits.latent_shape(request.batch, request.height, request.width),
+            request.latents,
+            (self.settings.shift_factor, self.settings.scaling_factor),
+        )
+
+    def _texts(self, request: Request, parts: Sequence[Request], branches: Branches) -> dict[str, Text]:
+        """Every prompt that this rank needs, encoded alone: what it becomes does not depend on the others, nor on what
+        was drawn before."""
+        self.context.note(phase="encoding text")
+        own = dict.fromkeys(p for part in parts for branch in branches.own for p in part.branches[branch])
+        with warnings.catch_warnings():
+            if self.context.rank != 0:
+                warnings.simplefilter("ignore")
+            texts = {prompt: self.encode(prompt, request.max_sequence_length) for prompt in own}
+        if self.context.rank == 0:  # says what is cut, also of what others encode
+            for prompt in dict.fromkeys(p for branch in request.branches for p in branch if p not in own):
+                self.tokenize(prompt, request.max_sequence_length)
+        return texts
+
+    def _plan(self, request: Request, branches: Branches) -> list[Schedule]:
+        """The transformer's schedules, compared between the ranks before the first step."""
         self.context.note(phase="planning")
         text_tokens = self.settings.fixed_text_tokens + request.max_sequence_length
-        schedules = [
-            self.transformer.prepare(request.batch, self._image_tokens(request), text_tokens, skip_layers)
+        return [
+            self.transformer.prepare(request.batch, self._tokens_read(request), text_tokens, skip_layers)
             for skip_layers in dict.fromkeys(_skip_layers(request, branch) for branch in branches.own)
         ]
-        return schedules[0]
 
     def _image_tokens(self, request: Request) -> int:
-        _, _, height, width = self.settings.limits.latent_shape(request.batch, request.height, request.width)
-        return (height // 2) * (width // 2)
+        return self.settings.limits.image_tokens(request.height, request.width)
+
+    def _tokens_read(self, request: Request) -> int:
+        """Image tokens that the transformer reads, those of a reference included."""
+        limits = self.settings.limits
+        tokens = self._image_tokens(request)
+        if request.image is not None and limits.image_use == REFERENCE:
+            tokens += limits.image_tokens(*request.image.size)
+        return tokens
+
+    def _draw(
+        self,
+        request: Request,
+        replicas: Replicas,
+        parts: Sequence[Request],
+        branches: Branches,
+        texts: Mapping[str, Text],
+        image: EncodedImage | None,
+        callback: Callback | None,
+    ) -> np.ndarray:
+        """Final latents of the whole batch, float32 [B, C, h, w], bit-identical on all ranks."""
+        shape = self.settings.limits.latent_shape(0, request.height, request.width)
+        drawn, hashes = [np.empty(shape, np.float32)], []
+        for part in parts:
+            drawn.append(self._denoise(part, branches, texts, image, callback, hashes))
+        self.context.note(phase="comparing the latents")
+        self.context.agree("latents", replicas.gather_lines(hashes, "hashes of latents"))
+        latents = replicas.gather(np.concatenate(drawn), "final latents")
+        if not np.isfinite(latents).all():
+            raise EdgeditError("the final latents hold values that are not finite")
+        return latents
 
     def _denoise(
         self,
         request: Request,
         branches: Branches,
-        texts: Mapping[tuple[str, ...], Text],
+        texts: Mapping[str, Text],
+        image: EncodedImage | None,
         callback: Callback | None,
+        hashes: list[str],
     ) -> np.ndarray:
-        """Final latents, float32 [B, C, h, w], bit-identical on all ranks."""
-        num_steps = request.num_inference_steps
-        shape = self.settings.limits.latent_shape(request.batch, request.height, request.width)
-        assert request.seed is not None, "an agreed request has a seed"
-        latents = (
-            randn(shape, request.seed) if request.latents is None else request.latents.astype(np.float32)
-        )
-        sigmas = self.sigmas(num_steps, self._image_tokens(request))
+        """Final latents of a part, bit-identical on all ranks of a replica; a line of each step goes to `hashes`."""
+        noise = request.latents
+        assert noise is not None, "a part starts from its noise"
+        shape = noise.shape
+        sigmas = self.sigmas(request.num_inference_steps, self._image_tokens(request))
+        if request.image is not None:
+            sigmas = sigmas[request.image.first_step(request.num_inference_steps) :]
+        num_steps = len(sigmas) - 1
+        latents = noise if image is None else image.first_latents(noise, sigmas[0])
         # as the transformer takes them
         timesteps = self.settings.schedule.timesteps(sigmas) / np.float32(
             1000 / self.transformer.timestep_range
         )
         of_batch = np.repeat(timesteps[:, None], request.batch, axis=1)
+        of_branch = {
+            prompts: Text.of([texts[prompt] for prompt in prompts])
+            for prompts in dict.fromkeys(request.branches[branch] for branch in branches.own)
+        }
         modulations = {
             prompts: ModulationsAhead(self.transformer, of_batch, text.pooled, self.guidance(request))
-            for prompts, text in texts.items()
+            for prompts, text in of_branch.items()
         }
         skipping = request.skip_layer_guidance
-        hashes = []
 
         for step in self.progress.over(range(num_steps), "steps", num_steps):
             self.context.note(step=step + 1, phase="denoising")
@@ -242,7 +302,8 @@ class TextToImage(Pipeline):
             def predict(branch: int, step: int = step, latents: np.ndarray = latents) -> np.ndarray:
                 prompts = request.branches[branch]
                 skip_layers = _skip_layers(request, branch)
-                return self.velocity(latents, texts[prompts], modulations[prompts].of(step), skip_layers)
+                text, modulation = of_branch[prompts], modulations[prompts].of(step)
+                return self.velocity(latents, text, modulation, skip_layers, image)
 
             does_skip = skipping is not None and skipping.is_active(step, num_steps)
             predictions = branches.predict(
@@ -258,14 +319,11 @@ class TextToImage(Pipeline):
                 assert skipping is not None
                 velocity = away_from_skipped(velocity, predictions[1], predictions[2], skipping.scale)
             latents = euler_step(latents, velocity, sigmas[step], sigmas[step + 1])
+            if image is not None:
+                latents = image.kept(latents, noise, sigmas[step + 1])
             hashes.append(f"step {step + 1}: {hashlib.sha256(latents.tobytes()).hexdigest()}")
             if callback is not None:
                 callback(step, num_steps, latents)
-
-        self.context.note(phase="comparing the latents")
-        self.context.agree("latents", hashes)
-        if not np.isfinite(latents).all():
-            raise EdgeditError("the final latents hold values that are not finite")
         return latents
 
     def _decode(self, latents: np.ndarray) -> list[Any] | None:
@@ -289,7 +347,8 @@ class TextToImage(Pipeline):
         return self.progress.over(range(count), "decode", count)
 
     def _bytes_sent(self) -> int:
-        return sum(self.context.group(axis).bytes_sent for axis in AXES)
+        """Of the axes that steps exchange over; replicas only meet when all steps are done."""
+        return sum(self.context.group(axis).bytes_sent for axis in AXES if axis != "dp")
 
     def _on_every_rank(self, number: int) -> list[int]:
         gathered = np.empty(self.context.world_size, np.int64)

@@ -1,0 +1,65 @@
+"""Which replica of the model draws which pictures of a batch, and how what they draw comes together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.split import array_split
+
+if TYPE_CHECKING:
+    from edgedit.parallel.context import ParallelContext
+
+
+class Replicas:
+    """`count` pictures over the dp axis, in order: the first replicas have one more where shares are uneven.
+
+    The ranks of a replica share its pictures' work along the other axes. A replica may have no picture.
+    """
+
+    def __init__(self, context: ParallelContext, count: int) -> None:
+        self.context = context
+        self.group = context.group("dp")
+        self.shares = array_split(count, self.group.size)
+        self.begin = sum(self.shares[: self.group.rank])
+
+    def rounds(self, most: int | None = None) -> list[range]:
+        """This replica's pictures in runs of at most `most`, all at once by default."""
+        end = self.begin + self.shares[self.group.rank]
+        size = most or max(1, end - self.begin)
+        return [range(begin, min(begin + size, end)) for begin in range(self.begin, end, size)]
+
+    def gather(self, own: np.ndarray, label: str) -> np.ndarray:
+        """Arrays [share, ...] of all replicas as one [count, ...], on every rank."""
+        if self.group.size == 1:
+            return own
+        whole = np.empty((sum(self.shares), *own.shape[1:]), own.dtype)
+        row = int(np.prod(own.shape[1:]))
+        counts = [share * row for share in self.shares]
+        send = Buffer.of(np.ascontiguousarray(own))
+        with self.context.exchanging(self.group, "all_gather", label, send.dtype):
+            self.group.all_gather(send, Buffer.of(whole), counts, label=label)
+        return whole
+
+    def gather_lines(self, own: Sequence[str], label: str) -> list[str]:
+        """The lines of all replicas, in order, on every rank; of several, a line says which it is of."""
+        if self.group.size == 1:
+            return list(own)
+        texts = [text.decode() for text in self.group.exchange("\n".join(own).encode(), label=label)]
+        return [
+            f"replica {replica}, {line}" for replica, text in enumerate(texts) for line in text.split("\n")
+        ]
+
+    def notes(self) -> list[str]:
+        """What the caller should know: ranks that have nothing to draw."""
+        mesh = self.context.mesh
+        idle = [rank for rank in range(mesh.world_size) if not self.shares[mesh.coords(rank)["dp"]]]
+        if not idle:
+            return []
+        pictures = "one picture" if sum(self.shares) == 1 else f"{sum(self.shares)} pictures"
+        return [
+            f"dp {self.group.size}: the request is of {pictures}, ranks {', '.join(map(str, idle))} have none"
+        ]
