@@ -61,7 +61,7 @@ pytest: $(STAMPS)/test
 
 test-kernels: $(STAMPS)/test
 	for kernels in portable ggml; do \
-		EDGEDIT_KERNELS=$$kernels $(BIN)/python -m pytest tests/native -m "not slow" $(PYTEST_ARGS) || exit 1; \
+		EDGEDIT_KERNELS=$$kernels EDGEDIT_FUZZ_S=0 $(BIN)/python -m pytest tests/native -m "not slow" $(PYTEST_ARGS) || exit 1; \
 	done
 
 parity: $(STAMPS)/parity
@@ -74,6 +74,7 @@ typecheck: $(STAMPS)/dev
 	$(BIN)/mypy
 
 check-long: export EDGEDIT_EXCHANGES = 100000
+check-long: export EDGEDIT_FUZZ_S = 600
 check-long: ctest $(STAMPS)/parity test-kernels lint typecheck
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 

@@ -151,7 +151,7 @@ def _entry(info: TensorInfo, header: Header, file_nbytes: int, path: Path) -> Gg
 def _original_shape(original: Any, shape: tuple[int, ...], block: int, fail: Any) -> tuple[int, ...]:
     is_shape = isinstance(original, np.ndarray) and original.dtype.kind in "iu" and 0 < original.size <= 8
     sizes = tuple(int(size) for size in original) if is_shape else ()
-    if not sizes or min(sizes) < 0 or math.prod(sizes) != math.prod(shape):
+    if not sizes or min(sizes) < 0 or math.prod(sizes) != math.prod(shape) or not math.prod(shape):
         raise fail(f"is noted to have been of shape {original}, which is no shape of {math.prod(shape)} elements")
     return sizes if sizes[-1] % block == 0 else shape
 

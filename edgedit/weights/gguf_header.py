@@ -178,7 +178,7 @@ def _read_tensor(reader: _Reader) -> tuple[str, TensorInfo]:
     if not 1 <= num_dims <= MAX_DIMS:
         raise reader.fail(f"tensor {name!r} has {num_dims} axes; legal: 1 to {MAX_DIMS}")
     ne = struct.unpack(f"<{num_dims}Q", reader.take(8 * num_dims, f"the shape of {name!r}"))
-    if any(size >= MAX_DIM for size in ne) or math.prod(ne) >= MAX_DIM:
+    if math.prod(max(1, size) for size in ne) >= MAX_DIM:
         raise reader.fail(f"tensor {name!r} has shape {list(reversed(ne))}, which no file holds")
     type_id, offset = struct.unpack("<IQ", reader.take(12, f"the place of {name!r}"))
     return name, TensorInfo(name, ne, type_id, offset)
