@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,17 +27,24 @@ from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import AttentionStrategy
 from edgedit.weights.outline import outline
 
-SUPPORTED_AXES = ("cfg", "dp", "ulysses")
+SUPPORTED_AXES = ("cfg", "ulysses")
 
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What decides the graph of a step: tokens of each stream, whole, and the blocks that are left out."""
+    """What decides the graph of a step: tokens of each stream, whole, and the blocks that are left out.
+
+    watched  True where what every block gives is an output too
+    """
 
     batch: int
     image_tokens: int
     text_tokens: int
     skip_layers: tuple[int, ...] = ()
+    watched: bool = False
+
+
+Observer = Callable[[StepShape, Mapping[str, np.ndarray]], None]
 
 
 class DiffusionNetwork(Module):
@@ -72,6 +79,7 @@ class DiffusionTransformer(Model):
 
     network: DiffusionNetwork
     timestep_range: ClassVar[float]  # timesteps are given from 0 to this
+    observer: Observer | None = None  # told of every step, after it ran
 
     @classmethod
     def check_parallel(cls, config: Any, parallel: ParallelConfig) -> None:
@@ -118,13 +126,30 @@ class DiffusionTransformer(Model):
         """Build, agree on and allocate the graph of a step of these shapes ahead of the first; returns its schedule."""
         return self._step(StepShape(batch, image_tokens, text_tokens, skip_layers)).schedule
 
-    def _step(self, shape: StepShape) -> Executor:
+    def watched(
+        self, shape: StepShape, inputs: Mapping[str, np.ndarray], wire_dtype: str | None = None
+    ) -> dict[str, np.ndarray]:
+        """Run a step that an observer was told of once more: the "velocity" and what each block gives, f32 [B, S, C].
+
+        The blocks stand in order as "BLOCK.txt" and "BLOCK.img". `wire_dtype` is used instead of the layout's.
+        """
+        return self._step(replace(shape, watched=True), wire_dtype).run(inputs)
+
+    def _run_step(self, shape: StepShape, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        velocity = self._step(shape).run(inputs)["velocity"]
+        if self.observer is not None:
+            self.observer(shape, inputs)
+        return velocity
+
+    def _step(self, shape: StepShape, wire_dtype: str | None = None) -> Executor:
         parallel = self.context.config
+        if wire_dtype is not None:
+            parallel = replace(parallel, wire_dtype=wire_dtype)
 
         def build(b: GraphBuilder) -> None:
             self.network.step(b, strategy_for(parallel, b.compute_dtype), shape)
 
-        return self.executor(("step", shape), build, degree=parallel.ulysses_degree)
+        return self.executor(("step", shape, wire_dtype), build, degree=parallel.ulysses_degree)
 
     @classmethod
     def describe(

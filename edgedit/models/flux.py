@@ -104,7 +104,7 @@ class FluxNetwork(DiffusionNetwork):
             return Rope(strategy.split(b, b.input(name, (len(periods), tokens), "i32"), 1), periods)
 
         ropes = (rope("txt_positions", shape.text_tokens), rope("img_positions", shape.image_tokens))
-        joint = JointSequence(strategy, (shape.text_tokens, shape.image_tokens), ropes)
+        joint = JointSequence(strategy, (shape.text_tokens, shape.image_tokens), ropes, shape.watched)
         b.output("velocity", self(b, joint, img, txt, modulations))
 
     def forward(
@@ -117,12 +117,14 @@ class FluxNetwork(DiffusionNetwork):
     ) -> Tensor:
         img = self.x_embedder(b, joint.strategy.split(b, img, 1))
         txt = self.context_embedder(b, joint.strategy.split(b, txt, 1))
-        for double in self.transformer_blocks:
+        for index, double in enumerate(self.transformer_blocks):
             txt, img = double(b, joint, txt, img, modulations)
-        x = b.concat([txt, img], 1)
-        for single in self.single_transformer_blocks:
-            x = single(b, joint, x, txt.shape[1], modulations)
-        img = b.slice(x, 1, txt.shape[1], x.shape[1])
+            joint.watch(b, f"transformer_blocks.{index}", txt, img)
+        x, local_txt = b.concat([txt, img], 1), txt.shape[1]
+        for index, single in enumerate(self.single_transformer_blocks):
+            x = single(b, joint, x, local_txt, modulations)
+            txt, img = b.slice(x, 1, 0, local_txt), b.slice(x, 1, local_txt, x.shape[1])
+            joint.watch(b, f"single_transformer_blocks.{index}", txt, img)
         scale, shift = modulations.of(b, self.norm_out)
         out = self.proj_out(b, modulate(b, img, scale, shift))
         return joint.strategy.gather(b, out, joint.lengths[1])
@@ -180,4 +182,4 @@ class FluxTransformer(DiffusionTransformer):
             "img_positions": positions(img_ids, axes, image_tokens, "img_ids"),
             "txt_positions": positions(txt_ids, axes, text_tokens, "txt_ids"),
         }
-        return self._step(StepShape(batch, image_tokens, text_tokens)).run(inputs)["velocity"]
+        return self._run_step(StepShape(batch, image_tokens, text_tokens), inputs)

@@ -105,7 +105,7 @@ class SD3Network(DiffusionNetwork):
         places = b.input("places", (shape.image_tokens,), "i32")
         txt = b.input("txt", (shape.batch, shape.text_tokens, config.joint_attention_dim))
         modulations = self.step_modulations(b, shape.batch)
-        joint = JointSequence(strategy, (shape.text_tokens, shape.image_tokens))
+        joint = JointSequence(strategy, (shape.text_tokens, shape.image_tokens), watched=shape.watched)
         b.output("velocity", self(b, joint, patches, places, txt, modulations, shape.skip_layers))
 
     def forward(
@@ -123,6 +123,7 @@ class SD3Network(DiffusionNetwork):
         for index, block in enumerate(self.transformer_blocks):
             if index not in skip_layers:
                 txt, img = block(b, joint, txt, img, modulations)
+                joint.watch(b, f"transformer_blocks.{index}", txt, img)
         scale, shift = modulations.of(b, self.norm_out)
         out = self.proj_out(b, modulate(b, img, scale, shift))
         return joint.strategy.gather(b, out, joint.lengths[1])
@@ -180,7 +181,7 @@ class SD3Transformer(DiffusionTransformer):
             "modulations": modulations[:, None],
         }
         shape = StepShape(batch, len(places), encoder_hidden_states.shape[1], skipped)
-        return unpatchify_channels_last(self._step(shape).run(inputs)["velocity"], height, width)
+        return unpatchify_channels_last(self._run_step(shape, inputs), height, width)
 
 
 def positions_in_square(height: int, width: int, size: int) -> np.ndarray:
