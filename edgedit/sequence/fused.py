@@ -15,6 +15,7 @@ from edgedit.sequence.layouts import Direction, SPAllToAll4DBatchLayout
 from edgedit.sequence.strategy import Stream
 
 PLANES = 3  # q, k, v
+_Q, _K, _V = range(PLANES)
 
 
 def exchange_of(layout: SPAllToAll4DBatchLayout, wire: Sequence[str]) -> Exchange:
@@ -31,11 +32,22 @@ def exchange_of(layout: SPAllToAll4DBatchLayout, wire: Sequence[str]) -> Exchang
     )
 
 
-def fuses(b: GraphBuilder, exchange: Exchange, streams: Sequence[Stream]) -> bool:
-    """True when packing, receiving and what is done to q and k in between can all be fused."""
+def exchange_within(streams: Sequence[Stream], wire: Sequence[str]) -> Exchange:
+    """The tokens that this rank holds, exchanged with nobody; one dtype per plane."""
+    batch, _, heads, head_dim = streams[0].q.shape
+    tokens = tuple(stream.q.shape[1] for stream in streams)
+    return Exchange(1, 0, tokens, heads, head_dim, batch, padded=False, wire=tuple(wire))
+
+
+def fuses(b: GraphBuilder, exchange: Exchange, streams: Sequence[Stream], why_not: str | None = None) -> bool:
+    """True when packing, receiving and what is done to q and k in between can all be fused.
+
+    `why_not` is a reason against it that the caller knows.
+    """
     ropes = [stream.rope for stream in streams if stream.rope]
-    why_not = None
-    if 0 < len(ropes) < len(streams):
+    if why_not:
+        pass
+    elif 0 < len(ropes) < len(streams):
         why_not = "only some of the streams are rotated"
     elif len({stream.norm_eps for stream in streams}) > 1:
         why_not = "the streams' norms differ in epsilon"
@@ -65,10 +77,31 @@ def streams_to_heads(
     return b.receive_planes(exchange, _all_to_all(b, layout, exchange, send, axis), b.activations)
 
 
-def attend(b: GraphBuilder, planes: Tensor) -> Tensor:
-    """Attention over [3 * B, h, S, D]: [B, S, h * D]."""
-    q, k, v = (b.permute(x, (0, 2, 1, 3)) for x in b.split(planes, PLANES, axis=0))
-    return b.attention(q, k, v, dtype=b.activations)
+def planes_of(b: GraphBuilder, joint: Tensor, planes: int = PLANES) -> list[Tensor]:
+    """[planes * B, h, S, D] -> each plane's [B, S, h, D]."""
+    return [b.permute(x, (0, 2, 1, 3)) for x in b.split(joint, planes, axis=0)]
+
+
+def queries(b: GraphBuilder, streams: Sequence[Stream]) -> Tensor:
+    """[B, s, H, D] of this rank's tokens, normed and rotated, of type `b.activations`."""
+    exchange = exchange_within(streams, (b.activations,))
+    parts = [(stream.q,) for stream in streams]
+    (q,) = planes_of(b, b.pack_planes(exchange, parts, _preparation(b, streams, (_Q,)), b.activations), 1)
+    return q
+
+
+def keys_and_values(b: GraphBuilder, streams: Sequence[Stream], dtype: str) -> Tensor:
+    """[2 * B, H, s, D] of this rank's tokens, k normed and rotated."""
+    exchange = exchange_within(streams, (dtype, dtype))
+    parts = [(stream.k, stream.v) for stream in streams]
+    return b.pack_planes(exchange, parts, _preparation(b, streams, (_K, _V)), dtype)
+
+
+def packed_keys_and_values(b: GraphBuilder, streams: Sequence[Stream], dtype: str) -> Tensor:
+    """The same as a block of the head side of an exchange, see layouts: rows of k and v beside each other."""
+    exchange = exchange_within(streams, (dtype, dtype))
+    parts = [(stream.k, stream.v) for stream in streams]
+    return b.pack(exchange, parts, _preparation(b, streams, (_K, _V)))
 
 
 def heads_to_streams(
@@ -104,13 +137,18 @@ def _planes(streams: Sequence[Stream]) -> list[tuple[Tensor, Tensor, Tensor]]:
     return [(stream.q, stream.k, stream.v) for stream in streams]
 
 
-def _preparation(b: GraphBuilder, streams: Sequence[Stream]) -> Preparation | None:
+def _preparation(
+    b: GraphBuilder, streams: Sequence[Stream], planes: Sequence[int] = range(PLANES)
+) -> Preparation | None:
+    """What is done to some of the planes q, k and v."""
     ropes = [stream.rope for stream in streams if stream.rope]
     if not ropes and all(stream.q_norm is None and stream.k_norm is None for stream in streams):
         return None
+    norms = [(stream.q_norm, stream.k_norm, None) for stream in streams]
+    rotated = (bool(ropes), bool(ropes), False)
     return Preparation(
-        norms=tuple((stream.q_norm, stream.k_norm, None) for stream in streams),
-        rotated=(bool(ropes), bool(ropes), False),
+        norms=tuple(tuple(of_stream[plane] for plane in planes) for of_stream in norms),
+        rotated=tuple(rotated[plane] for plane in planes),
         tables=tuple(b.rope_table(rope.positions, rope.periods) for rope in ropes),
         eps=streams[0].norm_eps,
     )

@@ -8,6 +8,7 @@ from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.registry import Exchange
 from edgedit.graph.tensor import Tensor
 from edgedit.sequence import fused
+from edgedit.sequence.masks import whole_mask
 from edgedit.sequence.strategy import AttentionStrategy, Stream
 
 
@@ -20,19 +21,21 @@ class Local(AttentionStrategy):
     def gather(self, b: GraphBuilder, x: Tensor, length: int) -> Tensor:
         return x
 
-    def attention(self, b: GraphBuilder, streams: Sequence[Stream]) -> list[Tensor]:
+    def attention(
+        self, b: GraphBuilder, streams: Sequence[Stream], mask: Tensor | None = None
+    ) -> list[Tensor]:
         batch, _, num_heads, head_dim = streams[0].q.shape
         tokens = tuple(stream.length for stream in streams)
         exchange = Exchange(
             1, 0, tokens, num_heads, head_dim, batch, padded=False, wire=(b.activations,) * fused.PLANES
         )
         if fused.fuses(b, exchange, streams):
-            joint = fused.attend(b, fused.joint_planes(b, exchange, streams))
+            q, k, v = fused.planes_of(b, fused.joint_planes(b, exchange, streams))
         else:
             prepared = [stream.prepared(b) for stream in streams]
             planes = (b.concat([b.contiguous(x) for x in plane], 1) for plane in zip(*prepared, strict=True))
             q, k, v = (b.cast(plane, b.activations) for plane in planes)
-            joint = b.attention(q, k, v, dtype=b.activations)
+        joint = b.attention(q, k, v, mask=whole_mask(b, mask, streams), dtype=b.activations)
         outputs, begin = [], 0
         for stream in streams:
             outputs.append(b.slice(joint, 1, begin, begin + stream.length))

@@ -36,12 +36,14 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream of tokens in joint attention, sharded by tokens.
+    """One stream of tokens in joint attention, sharded by tokens unless it is replicated.
 
     q, k, v         [B, s, H, D], this rank's tokens; v f32 or as `GraphBuilder.activations`
     length          tokens of the whole stream
     rope            rotation of q and k
     q_norm, k_norm  RMS norm over D with weight [D], before the rotation
+    replicated      every rank holds the whole stream: it never travels, and its output is whole on every rank, equal
+                    up to the order of sums
     """
 
     q: Tensor
@@ -52,6 +54,7 @@ class Stream:
     q_norm: Tensor | None = None
     k_norm: Tensor | None = None
     norm_eps: float = 1e-6
+    replicated: bool = False
 
     def prepared(self, b: GraphBuilder) -> tuple[Tensor, Tensor, Tensor]:
         """q and k after norm and rotation, and v; all f32."""
@@ -78,8 +81,13 @@ class AttentionStrategy(ABC):
         """The whole [B, S, C] from every rank's share [B, s, C]; `length` is S."""
 
     @abstractmethod
-    def attention(self, b: GraphBuilder, streams: Sequence[Stream]) -> list[Tensor]:
-        """Attention over the joint sequence of all streams.
+    def attention(
+        self, b: GraphBuilder, streams: Sequence[Stream], mask: Tensor | None = None
+    ) -> list[Tensor]:
+        """Attention over the joint sequence of all streams, which stand in it one after another.
+
+        `mask` is added to the scores, -inf to leave a key out: f32 or f16 [B | 1, H | 1, S | 1, S] over queries and
+        keys of the joint sequence, whole on every rank.
 
         Returns each stream's output [B, s, H * D], sharded like it, of type `b.activations`; its rows may be apart.
         """

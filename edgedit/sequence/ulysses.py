@@ -11,13 +11,15 @@ from edgedit.graph.tensor import Tensor
 from edgedit.sequence import fused
 from edgedit.sequence.exchange import heads_to_streams, streams_to_heads
 from edgedit.sequence.layouts import Direction, SPAllToAll4DBatchLayout
-from edgedit.sequence.split import SPSequenceSplit
-from edgedit.sequence.strategy import AttentionStrategy, Stream
+from edgedit.sequence.local import Local
+from edgedit.sequence.masks import HEADS, part_of, whole_mask
+from edgedit.sequence.sharded import WIRE_DTYPES, Sharded, gathered
+from edgedit.sequence.strategy import Stream
 
-WIRE_DTYPES = ("f32", "f16", "bf16")
+Planes = tuple[Tensor, Tensor, Tensor]  # q, k, v [B, S, h, D]
 
 
-class Ulysses(AttentionStrategy):
+class Ulysses(Sharded):
     """Over the `degree` ranks of a mesh axis, of which this is number `rank`.
 
     wire_dtype  type on the wire, of all or of q, k and v each; results come back in the type of v
@@ -32,65 +34,116 @@ class Ulysses(AttentionStrategy):
         mode: str = "uneven",
         axis: str = "ulysses",
     ) -> None:
+        super().__init__(degree, rank, axis, mode)
         wire = (wire_dtype,) * fused.PLANES if isinstance(wire_dtype, str) else tuple(wire_dtype)
         if len(wire) != fused.PLANES or not set(wire) <= set(WIRE_DTYPES):
             raise ValueError(
                 f"wire dtype {wire_dtype!r} is none of {', '.join(WIRE_DTYPES)}, nor one of them for each of q, k, v"
             )
-        self.degree = degree
-        self.rank = rank
         self.wire = wire
-        self.mode = mode
-        self.axis = axis
 
-    def split(self, b: GraphBuilder, x: Tensor, axis: int) -> Tensor:
-        return self._split_of(x.shape[axis]).local(b, x, axis)
-
-    def gather(self, b: GraphBuilder, x: Tensor, length: int) -> Tensor:
-        split = self._split_of(length)
-        batch, _, channels = x.shape
-        counts = [batch * slots * channels for slots in split.lengths]
-        send = b.contiguous(x)
-        received = b.collective(
-            "all_gather",
-            "gather",
-            self.axis,
-            send,
-            (sum(counts),),
-            [send.count] * self.degree,
-            counts,
-            self.rank,
-        )
-        whole = b.empty((batch, length, channels), "whole")
-        for peer, slots in enumerate(split.lengths):
-            tokens = split.valid_lengths[peer]
-            if not tokens:
-                continue
-            strides = (4 * slots * channels, 4 * channels, 4)
-            share = b.view(received, (batch, tokens, channels), strides, 4 * sum(counts[:peer]))
-            whole = b.write(whole, share, (length * channels, channels, 1), split.offsets[peer] * channels)
-        return whole
-
-    def attention(self, b: GraphBuilder, streams: Sequence[Stream]) -> list[Tensor]:
-        batch, _, num_heads, head_dim = streams[0].q.shape
-        splits = tuple(self._split_of(stream.length) for stream in streams)
-        inward = SPAllToAll4DBatchLayout(
-            Direction.SEQ_TO_HEAD, splits, num_heads, head_dim, planes=3, batch=batch
-        )
-        outward = SPAllToAll4DBatchLayout(Direction.HEAD_TO_SEQ, splits, num_heads, head_dim, batch=batch)
-        joint_heads = (batch, inward.global_length, inward.num_local_heads, head_dim)
+    def attention(
+        self, b: GraphBuilder, streams: Sequence[Stream], mask: Tensor | None = None
+    ) -> list[Tensor]:
+        sharded = [stream for stream in streams if not stream.replicated]
+        if not sharded:
+            return Local().attention(b, streams, mask)
+        inward, outward = self._layouts(streams, sharded)
+        mask = whole_mask(b, mask, streams)
+        begin = sum(inward.heads[: self.rank])
+        mask = part_of(b, mask, HEADS, [(begin, begin + inward.num_local_heads)])
         exchange = fused.exchange_of(inward, self.wire)
-        if fused.fuses(b, exchange, streams):
-            attended = fused.attend(b, fused.streams_to_heads(b, inward, exchange, streams, self.axis))
+        why_not = "a stream that every rank holds" if len(sharded) < len(streams) else None
+        if fused.fuses(b, exchange, streams, why_not):
+            planes = fused.planes_of(b, fused.streams_to_heads(b, inward, exchange, streams, self.axis))
+            joint = self._attend(b, tuple(planes), streams, mask)
             back = fused.exchange_of(outward, self.wire[-1:])
-            joint = b.reshape(attended, joint_heads)
             return fused.heads_to_streams(b, outward, back, joint, self.axis)
-        prepared = [stream.prepared(b) for stream in streams]
-        joint = streams_to_heads(b, inward, prepared, self.axis, self.wire)
-        q, k, v = b.split(joint, 3, axis=3)  # [B, S, h, D] each
-        joint = b.reshape(b.attention(q, k, v), joint_heads)
-        outputs = heads_to_streams(b, outward, joint, self.axis, self.wire[-1])
-        return [b.cast(b.reshape(x, (*x.shape[:2], num_heads * head_dim)), b.activations) for x in outputs]
+        return self._generic_attention(b, streams, mask, inward, outward)
 
-    def _split_of(self, length: int) -> SPSequenceSplit:
-        return SPSequenceSplit(length, self.degree, self.rank, self.mode)
+    def _layouts(
+        self, streams: Sequence[Stream], sharded: Sequence[Stream]
+    ) -> tuple[SPAllToAll4DBatchLayout, SPAllToAll4DBatchLayout]:
+        """Of the exchanges to heads and back."""
+        batch, _, num_heads, head_dim = streams[0].q.shape
+        splits = tuple(self.share(stream.length) for stream in sharded)
+        inward = SPAllToAll4DBatchLayout(
+            Direction.SEQ_TO_HEAD, splits, num_heads, head_dim, planes=fused.PLANES, batch=batch
+        )
+        return inward, SPAllToAll4DBatchLayout(
+            Direction.HEAD_TO_SEQ, splits, num_heads, head_dim, batch=batch
+        )
+
+    def _attend(
+        self, b: GraphBuilder, planes: Sequence[Tensor], streams: Sequence[Stream], mask: Tensor | None
+    ) -> Tensor:
+        """Attention of this rank's heads, q, k and v [B, S, h, D] of all streams: [B, S, h, D]."""
+        q, k, v = planes
+        return b.reshape(b.attention(q, k, v, mask=mask, dtype=b.activations), q.shape)
+
+    def _generic_attention(
+        self,
+        b: GraphBuilder,
+        streams: Sequence[Stream],
+        mask: Tensor | None,
+        inward: SPAllToAll4DBatchLayout,
+        outward: SPAllToAll4DBatchLayout,
+    ) -> list[Tensor]:
+        prepared = [stream.prepared(b) for stream in streams]
+        travelling = [
+            planes for planes, stream in zip(prepared, streams, strict=True) if not stream.replicated
+        ]
+        joint = streams_to_heads(b, inward, travelling, self.axis, self.wire)
+        planes = b.split(joint, fused.PLANES, axis=3)
+        if len(travelling) < len(streams):
+            planes = self._with_replicated(b, planes, prepared, streams, inward)
+        joint = b.cast(self._attend(b, planes, streams, mask), "f32")
+        outputs, replicated, begin = [], {}, 0
+        for index, stream in enumerate(streams):
+            output = b.slice(joint, 1, begin, begin + stream.length)
+            begin += stream.length
+            if stream.replicated:
+                replicated[index] = self._all_heads(b, output, inward, f"heads{index}")
+            else:
+                outputs.append(output)
+        joint = b.concat(outputs, 1)
+        shared = iter(heads_to_streams(b, outward, joint, self.axis, self.wire[-1]))
+        whole = [replicated[i] if i in replicated else next(shared) for i in range(len(streams))]
+        channels = inward.num_heads * inward.head_dim
+        return [b.cast(b.reshape(x, (*x.shape[:2], channels)), b.activations) for x in whole]
+
+    def _with_replicated(
+        self,
+        b: GraphBuilder,
+        planes: Sequence[Tensor],
+        prepared: Sequence[Planes],
+        streams: Sequence[Stream],
+        layout: SPAllToAll4DBatchLayout,
+    ) -> list[Tensor]:
+        """Put what this rank's heads have of streams that never travelled to their places in the joint sequence."""
+        first = sum(layout.heads[: self.rank])
+        joint = []
+        for plane, of_sharded in enumerate(planes):
+            parts, begin = [], 0
+            for stream, own in zip(streams, prepared, strict=True):
+                if stream.replicated:
+                    parts.append(b.slice(own[plane], 2, first, first + layout.num_local_heads))
+                else:
+                    parts.append(b.slice(of_sharded, 1, begin, begin + stream.length))
+                    begin += stream.length
+            joint.append(b.concat([b.contiguous(part) for part in parts], 1))
+        return joint
+
+    def _all_heads(self, b: GraphBuilder, x: Tensor, layout: SPAllToAll4DBatchLayout, name: str) -> Tensor:
+        """[B, S, H, D] of what each rank has of its own heads [B, S, h, D]."""
+        batch, tokens, _, head_dim = x.shape
+        rows = batch * tokens
+        counts = [rows * heads * head_dim for heads in layout.heads]
+        received = gathered(b, name, self, b.contiguous(x), counts)
+        width = layout.num_heads * head_dim
+        whole = b.empty((batch, tokens, layout.num_heads, head_dim), "heads")
+        for peer, heads in enumerate(layout.heads):
+            own = heads * head_dim
+            part = b.view(received, (rows, own), (4 * own, 4), 4 * sum(counts[:peer]))
+            whole = b.write(whole, part, (width, 1), sum(layout.heads[:peer]) * head_dim)
+        return whole

@@ -1,0 +1,153 @@
+"""Every way of sharing tokens among ranks, which are threads here, against attention in double precision."""
+
+import numpy as np
+import pytest
+from graph_runner import random
+from joint_attention import Problem
+
+from edgedit.parallel.context import ParallelContext
+from edgedit.sequence.split import SPSequenceSplit
+
+DEGREES = {
+    "ulysses": {"ulysses": 4},
+    "kv_gather": {"kv_gather": 4},
+}
+strategies = pytest.mark.parametrize("degrees", DEGREES.values(), ids=DEGREES)
+both_ops = pytest.mark.parametrize("ops", ["fused", "generic"])
+
+
+def assert_close(outputs, expected, atol=1e-5):
+    for mine, theirs in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=atol, rtol=0)
+
+
+def sharing(degrees, size):
+    """The same axes over another number of ranks: all of them on one axis, or half of them on each of two."""
+    if len(degrees) == 1:
+        return dict.fromkeys(degrees, size)
+    outer, inner = degrees
+    return {outer: 2, inner: size // 2}
+
+
+@strategies
+@pytest.mark.parametrize("size", [2, 4, 6])
+@pytest.mark.parametrize("length", [1, 2, 3, 17, 97])
+def test_any_length_on_any_number_of_ranks(degrees, size, length):
+    """One token on six ranks: five own nothing."""
+    problem = Problem((length,), heads=6)
+    assert_close(problem.run(sharing(degrees, size)), problem.expected())
+
+
+@strategies
+@both_ops
+@pytest.mark.parametrize("text", [1, 5, 9])
+@pytest.mark.parametrize("mode", ["uneven", "pad"])
+def test_text_and_image_join(degrees, ops, text, mode):
+    problem = Problem((text, 16), heads=5, batch=3)
+    assert_close(problem.run(degrees, mode=mode, ops=ops), problem.expected())
+
+
+@strategies
+@pytest.mark.parametrize("text", [77, 512])
+def test_text_limits(degrees, text):
+    problem = Problem((text, 30))
+    assert_close(problem.run(degrees), problem.expected())
+
+
+@strategies
+@both_ops
+def test_three_streams_and_a_batch(degrees, ops):
+    problem = Problem((2, 1, 9), batch=3)
+    assert_close(problem.run(degrees, ops=ops), problem.expected())
+
+
+def masks(length, heads, batch):
+    """By name: what concerns keys only, what concerns heads, a triangle, and keys of which a rank has none left."""
+    keys = np.where(np.arange(length) % 3 == 1, -np.inf, 0)
+    half = np.where(np.arange(length) < length // 2, -np.inf, 0)
+    return {
+        "keys": keys[None],
+        "scores": random(length, length),
+        "heads": random(batch, heads, 1, length),
+        "triangle": np.where(np.tri(length) > 0, 0, -np.inf)[None],
+        "half": half[None],
+    }
+
+
+@strategies
+@both_ops
+@pytest.mark.parametrize("name", masks(1, 1, 1))
+def test_masks(degrees, ops, name):
+    lengths, heads, batch = (5, 12), 4, 3
+    mask = masks(sum(lengths), heads, batch)[name].astype(np.float32)
+    problem = Problem(lengths, heads, batch)
+    assert_close(problem.run(degrees, mask, ops=ops), problem.expected(mask))
+
+
+@strategies
+def test_a_query_without_any_key_gives_nothing(degrees):
+    mask = np.zeros((17, 17), np.float32)
+    mask[[0, 6, 16]] = -np.inf
+    problem = Problem((5, 12))
+    assert_close(problem.run(degrees, mask, kernels="portable"), problem.expected(mask))
+
+
+@strategies
+@both_ops
+@pytest.mark.parametrize("replicated", [(0,), (1,), (0, 2), (0, 1, 2)])
+def test_streams_that_every_rank_holds(degrees, ops, replicated):
+    problem = Problem((3, 9, 6), heads=5, batch=2, replicated=replicated)
+    expected = problem.expected()
+    degree = int(np.prod(list(degrees.values())))
+    if len(replicated) == 3:
+        degrees, degree = dict.fromkeys(degrees, 1), 1  # nothing is left to share
+    for outputs in problem.run_ranks(degrees, ops=ops):
+        assert_close(outputs, expected)
+    assert degree in (1, 4)
+
+
+@strategies
+@pytest.mark.parametrize("length", [17, 9])
+@pytest.mark.parametrize("poison", [1e4, np.nan])
+def test_not_one_bit_of_padding_reaches_the_output(degrees, length, poison):
+    """9 tokens on 4 ranks: the last rank's share is all padding."""
+    problem = Problem((length,))
+    clean, poisoned = (problem.run(degrees, mode="pad", poison=values) for values in (0.0, poison))
+    np.testing.assert_array_equal(clean[0], poisoned[0])
+
+
+@strategies
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_token_reaches_the_outputs_of_every_rank(degrees, size):
+    lengths = (size, 2 * size)
+    base = Problem(lengths).run(sharing(degrees, size))
+    for stream, length in enumerate(lengths):
+        for rank in range(size):
+            token = SPSequenceSplit(length, size, rank).local_offset
+            changed = Problem(lengths, change=(stream, token)).run(sharing(degrees, size))
+            for before, after in zip(base, changed, strict=True):
+                assert (np.abs(before - after).max(axis=(0, 2)) > 1e-6).all()
+
+
+@strategies
+@pytest.mark.parametrize("size", [2, 4])
+def test_joint_attention_sees_each_token_once(degrees, size):
+    """4 text and 16 image tokens: 20 keys for every query, never 16 + size x 4."""
+    problem = Problem((4, 16))
+
+    def run(context):
+        b, _, _ = problem.graph(context)
+        queries = [node for node in b.nodes if node.op in ("attention", "attention_partial")]
+        return sum(node.flops for node in queries)
+
+    degrees = {f"{axis}_degree": degree for axis, degree in sharing(degrees, size).items()}
+    # 4 operations for each query, key, head and channel, over all ranks together
+    assert sum(ParallelContext.local(size, run, **degrees)) == 4 * 20 * 20 * problem.heads * 8
+
+
+def test_gathered_keys_give_the_bits_of_one_rank():
+    problem = Problem((5, 16), batch=2)
+    alone = problem.run({"ulysses": 1}, kernels="portable")
+    for size in (2, 3, 5):
+        for mine, theirs in zip(problem.run({"kv_gather": size}, kernels="portable"), alone, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
