@@ -17,10 +17,13 @@ from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.executor import Executor
 from edgedit.host import default_threads
 from edgedit.kernels import check_quantised_compute
+from edgedit.models.adapters import adapted
 from edgedit.models.module import Module
 from edgedit.parallel.context import ParallelContext
 from edgedit.weights.checkpoint import Checkpoint
+from edgedit.weights.deltas import Deltas
 from edgedit.weights.loader import Progress, WeightStore, load
+from edgedit.weights.sources import TensorSource
 
 MAX_COMPILED_GRAPHS = 8
 
@@ -108,6 +111,8 @@ class Model:
         parallel: ParallelConfig | ParallelContext | None = None,
         progress: Progress | None = None,
         quantised_compute: str = "exact",
+        deltas: Deltas | None = None,
+        lora_mode: str = "merge",
     ) -> Any:
         """Load a component of a diffusers directory.
 
@@ -116,6 +121,8 @@ class Model:
         parallel           layout of the ranks; one rank alone unless given
         progress           called with (bytes loaded, bytes in all)
         quantised_compute  "int8" to multiply quantised weights as integers, which rounds activations too
+        deltas             what LoRA adds to the weights
+        lora_mode          "merge" adds it to the weights, "apart" keeps it beside them
 
         Raises ValueError for a layout that the model cannot run, CheckpointError for files that do not fit.
         """
@@ -124,10 +131,12 @@ class Model:
         context = _context_of(parallel)
         cls.check_parallel(config, context.config)
         network = cls.network_on(config, context.config, compute_dtype)
-        checkpoint = Checkpoint.open(directory)
+        source: TensorSource = Checkpoint.open(directory)
+        if deltas:
+            source = adapted(network, source, deltas, cls.parameter_name, lora_mode)
         weights = load(
             network,
-            checkpoint,
+            source,
             compute_dtype,
             cls.parameter_name,
             cls.ignored_keys,

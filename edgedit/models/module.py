@@ -53,9 +53,15 @@ class Module:
     def modules(self) -> Iterator[Module]:
         """This one and all below."""
         yield self
-        for _, child in _children(self):
+        for _, module in self.named_modules():
+            yield module
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """All modules below, with what stands before the checkpoint keys of their parameters."""
+        for name, child in _children(self):
             if isinstance(child, Module):
-                yield from child.modules()
+                yield prefix + name, child
+                yield from child.named_modules(f"{prefix}{name}.")
 
     def name_scopes(self) -> None:
         """Tell every module below its name, for the names of its tensors."""

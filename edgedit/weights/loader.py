@@ -13,8 +13,8 @@ import numpy as np
 from edgedit.errors import CheckpointError, GgmlError
 from edgedit.graph._ggml import lib
 from edgedit.host import usable_cores
-from edgedit.weights.checkpoint import Checkpoint, listing
-from edgedit.weights.convert import check_compute_dtype, converted_pieces
+from edgedit.weights.checkpoint import listing
+from edgedit.weights.convert import check_compute_dtype, check_weight_type, converted_pieces
 from edgedit.weights.forms import Form, declare
 from edgedit.weights.memory import Memory
 from edgedit.weights.packing import pack
@@ -22,6 +22,7 @@ from edgedit.weights.sharding import Part, share_of
 
 if TYPE_CHECKING:
     from edgedit.models.module import Module, Parameter
+    from edgedit.weights.sources import TensorSource
 
 Rename = Callable[[str], "str | None"]
 Progress = Callable[[int, int], None]
@@ -41,7 +42,7 @@ class WeightStore:
 
 def load(
     module: Module,
-    checkpoint: Checkpoint,
+    checkpoint: TensorSource,
     compute_dtype: str = "f32",
     rename: Rename | None = None,
     ignore: Iterable[str] = (),
@@ -97,7 +98,7 @@ def load(
 
 def _match(
     parameters: Mapping[str, Parameter],
-    checkpoint: Checkpoint,
+    checkpoint: TensorSource,
     rename: Rename | None,
     ignore: tuple[str, ...],
     needed_by: str,
@@ -115,7 +116,7 @@ def _match(
         claims.setdefault(name, []).append(key)
         if checkpoint.shape(key) != parameters[name].shape:
             misshapen.append(f"{key} is {list(checkpoint.shape(key))} for {list(parameters[name].shape)}")
-        checkpoint.float_type(key)
+        check_weight_type(checkpoint, key)
     missing = [name for name in parameters if name not in claims]
     problems = {"missing": missing, "unknown": unknown, "misshapen": misshapen}
     if any(problems.values()):
@@ -132,7 +133,7 @@ def _match(
     return {name: keys[0] for name, keys in claims.items()}
 
 
-def _same_values(checkpoint: Checkpoint, key: str, other: str) -> bool:
+def _same_values(checkpoint: TensorSource, key: str, other: str) -> bool:
     if checkpoint.dtype(key) == checkpoint.dtype(other):
         return np.array_equal(checkpoint.read(key), checkpoint.read(other))
     return np.array_equal(checkpoint.as_f32(key), checkpoint.as_f32(other))
@@ -142,7 +143,7 @@ def _fill(
     pointer: Any,
     form: Form,
     part: Part | None,
-    checkpoint: Checkpoint,
+    checkpoint: TensorSource,
     key: str,
     workers: Executor,
     num_workers: int,

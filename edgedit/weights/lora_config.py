@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,15 +69,16 @@ class LoraConfig:
 def read_configs(file: SafetensorsFile, modules: Iterable[str]) -> dict[str, LoraConfig]:
     """Configs by the prefix of the modules that they are for; empty where the file brings none.
 
-    Raises CheckpointError for a config that is malformed or asks for something else than plain LoRA, and where PEFT's
-    own names are used, whose config is a file that is missing.
+    Warns where names are PEFT's own and the file with its config is missing. Raises CheckpointError for a config that
+    is malformed or asks for something else than plain LoRA.
     """
-    if any(module.startswith(PEFT_PREFIX) for module in modules):
-        beside = file.path.parent / FILE_NAME
-        if not beside.is_file():
-            raise CheckpointError(f"{file.path}: {FILE_NAME} is not beside it; without it the scale is unknown")
-        return {"": LoraConfig.from_dict(_object(beside.read_bytes(), beside), beside)}
     if METADATA_KEY not in file.metadata:
+        if not any(module.startswith(PEFT_PREFIX) for module in modules):
+            return {}
+        beside = file.path.parent / FILE_NAME
+        if beside.is_file():
+            return {"": LoraConfig.from_dict(_object(beside.read_bytes(), beside), beside)}
+        warnings.warn(f"{file.path}: no {FILE_NAME} is beside it; its scale is taken to be 1", stacklevel=2)
         return {}
     fields = _object(file.metadata[METADATA_KEY], file.path)
     # "transformer.lora_alpha" in a pipeline's file, "lora_alpha" in a model's

@@ -91,6 +91,13 @@ def test_a_config_of_another_component_gives_no_alpha(tmp_path):
     assert read_lora(write(tmp_path, {down: DOWN, up: UP}, lora_adapter_metadata=metadata))[0].scale == 1.0
 
 
+def test_a_missing_config_of_peft_is_warned_of(tmp_path):
+    path = write(tmp_path, {"base_model.model.a.lora_A.weight": DOWN, "base_model.model.a.lora_B.weight": UP})
+    with pytest.warns(UserWarning, match="no adapter_config.json is beside it; its scale is taken to be 1"):
+        (factors,) = read_lora(path)
+    assert factors.scale == 1.0
+
+
 PAIR = dict(zip(SPELLINGS["diffusers"], (DOWN, UP), strict=True))
 REFUSED = {
     "a strange key": (PAIR | {"transformer.a.weight": UP}, "1 tensors are no factors of a LoRA: transformer.a.weight"),
@@ -108,10 +115,6 @@ REFUSED = {
     "an alpha of two numbers": (PAIR | {"transformer.a.to_q.alpha": np.float32([1, 1])}, "one number"),
     "no rank": ({"a.lora_A.weight": DOWN[:0], "a.lora_B.weight": UP[:, :0]}, "no pair of factors"),
     "nothing": ({}, "holds no LoRA"),
-    "PEFT's names without its config": (
-        {"base_model.model.a.lora_A.weight": DOWN, "base_model.model.a.lora_B.weight": UP},
-        "adapter_config.json is not beside it",
-    ),
 }  # fmt: skip
 
 
