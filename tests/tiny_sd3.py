@@ -107,6 +107,7 @@ def write_sd3_pipeline(
     with_t5: bool = True,
     clip_length: int = 16,
     transformer: Mapping[str, Any] | None = None,
+    vae: Mapping[str, Any] | None = None,
     scheduler: Mapping[str, Any] | None = None,
 ) -> Path:
     """A whole random Stable Diffusion 3 pipeline that diffusers loads too.
@@ -122,7 +123,7 @@ def write_sd3_pipeline(
             directory / "text_encoder_2", seed + 1, projection_dim=24, **clip_g, **clip
         ),
     ]
-    autoencoder = write_vae(directory / "vae", seed)
+    autoencoder = write_vae(directory / "vae", seed, **(vae or {}))
     denoiser = {
         "num_attention_heads": heads,
         "attention_head_dim": head_dim,

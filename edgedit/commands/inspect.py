@@ -10,7 +10,7 @@ from typing import Any
 
 from edgedit import embedded
 from edgedit.errors import CheckpointError
-from edgedit.pipelines.settings import EMBEDDED, FAMILIES, read_json, read_settings
+from edgedit.pipelines.settings import EMBEDDED, PIPELINES, read_json, read_settings
 from edgedit.weights.checkpoint import Checkpoint
 
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -39,7 +39,7 @@ def describe(path: Path, with_tensors: bool = False) -> dict[str, Any]:
     if (path / "model_index.json").is_file():
         index = read_json(path / "model_index.json")
         report["family"] = index.get("_class_name")
-        report["supported"] = report["family"] in FAMILIES
+        report["supported"] = report["family"] in PIPELINES
         parts = {
             name: entry[1]
             for name, entry in index.items()
@@ -62,7 +62,7 @@ def describe(path: Path, with_tensors: bool = False) -> dict[str, Any]:
             report["problems"].append(str(error))
     elif report["family"]:
         report["problems"].append(
-            f"pipeline {report['family']} is not supported; supported: {', '.join(FAMILIES)}"
+            f"pipeline {report['family']} is not supported; supported: {', '.join(PIPELINES)}"
         )
     report["problems"] = list(dict.fromkeys(report["problems"]))
     return report

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgedit.models.tokenizers import Tokenizer
+from edgedit.pipelines.image_inputs import FILL, REFERENCE, START
 from edgedit.pipelines.request import MAX_SEQUENCE_LENGTH, Limits
 from edgedit.pipelines.settings import read_json
 from edgedit.pipelines.text_to_image_settings import (
@@ -21,7 +24,9 @@ COMPONENTS = {
     "transformer": "FluxTransformer2DModel",
     "vae": "AutoencoderKL",
 }
+KONTEXT = "FluxKontextPipeline"  # its transformer is that of FLUX.1-dev, so only the pipeline's name tells
 _DEFAULT_LATENT_SIZE = 128  # diffusers' default_sample_size
+_FILL_GUIDANCE_SCALE = 30.0  # default, as in diffusers
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,42 @@ class FluxSettings(TextToImageSettings):
         length = Tokenizer.from_dir(directory / "tokenizer_2").model_max_length or MAX_SEQUENCE_LENGTH
         return cls(
             **common_fields(directory, vae),
-            limits=Limits(
-                size=size,
-                multiple=2 * scale,
-                latent_channels=transformer.get("in_channels", 64) // 4,
-                max_sequence_length=min(length, MAX_SEQUENCE_LENGTH),
+            limits=limits_of(
+                transformer,
+                read_json(directory / "model_index.json").get("_class_name"),
+                size,
+                scale,
+                min(length, MAX_SEQUENCE_LENGTH),
             ),
             num_heads=transformer.get("num_attention_heads", 24),
             guidance_embeds=transformer.get("guidance_embeds", False),
         )
+
+
+def limits_of(
+    transformer: Mapping[str, Any], pipeline: str | None, size: int, scale: int, max_sequence_length: int
+) -> Limits:
+    """What a transformer's config allows behind a VAE with `scale` pixels per latent position.
+
+    pipeline  class name in model_index.json, which tells what the model does with a picture
+
+    Raises ValueError for input channels that no supported model has.
+    """
+    channels = transformer.get("in_channels", 64)
+    latent_channels = (transformer.get("out_channels") or channels) // 4
+    # a fill model reads the masked picture's latents and the mask's pixels, in patches of 2 x 2 as everything
+    filling = 4 * (2 * latent_channels + scale**2)
+    if channels not in (4 * latent_channels, filling):
+        raise ValueError(
+            f"in_channels is {channels}; with {latent_channels} latent channels legal are {4 * latent_channels}, and "
+            f"{filling} of models that fill a part of a picture"
+        )
+    fills = channels == filling
+    return Limits(
+        size=size,
+        multiple=2 * scale,
+        latent_channels=latent_channels,
+        max_sequence_length=max_sequence_length,
+        guidance_scale=_FILL_GUIDANCE_SCALE if fills else Limits.guidance_scale,
+        image_use=FILL if fills else REFERENCE if pipeline == KONTEXT else START,
+    )

@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from edgedit.pipelines.image_inputs import START, ImageInput
+
 MAX_SEQUENCE_LENGTH = 512  # as in diffusers
 
 
@@ -29,6 +31,7 @@ class Limits:
     guidance_scale: float = 3.5  # default
     is_guided_by_branches: bool = False
     num_skippable_layers: int = 0  # layers that guidance may leave out
+    image_use: str = START  # what the model does with a picture, see image_inputs
 
     @property
     def needs_for_guidance(self) -> str:
@@ -39,6 +42,10 @@ class Limits:
         """[B, C, h, w] of the latents of ``batch`` pictures of height x width pixels."""
         patch = self.multiple // 2
         return batch, self.latent_channels, height // patch, width // patch
+
+    def image_tokens(self, height: int, width: int) -> int:
+        """Tokens of a picture of height x width pixels."""
+        return (height // self.multiple) * (width // self.multiple)
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,7 @@ class Request:
     latents: np.ndarray | None = None
     skip_layer_guidance: SkipLayerGuidance | None = None
     batch_size: int | None = None  # most pictures that a replica denoises at once
+    image: ImageInput | None = None
 
     @classmethod
     def create(

@@ -18,6 +18,16 @@ FAMILIES = {
     "FluxPipeline": ("edgedit.pipelines.flux_settings", "FluxSettings"),
     "StableDiffusion3Pipeline": ("edgedit.pipelines.sd3_settings", "SD3Settings"),
 }
+# Other names for a family's parts: pipelines that begin with a picture.
+FAMILY_OF = {
+    "FluxFillPipeline": "FluxPipeline",
+    "FluxImg2ImgPipeline": "FluxPipeline",
+    "FluxInpaintPipeline": "FluxPipeline",
+    "FluxKontextPipeline": "FluxPipeline",
+    "StableDiffusion3Img2ImgPipeline": "StableDiffusion3Pipeline",
+    "StableDiffusion3InpaintPipeline": "StableDiffusion3Pipeline",
+}
+PIPELINES = (*FAMILIES, *FAMILY_OF)
 
 
 class Settings(ABC):
@@ -72,8 +82,9 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_settings(model: str | Path) -> Settings:
     """Settings of a model, from its configs alone. ValueError for a model that is not supported."""
     directory = model_directory(model)
-    name = read_json(directory / "model_index.json").get("_class_name")
-    if name not in FAMILIES:
-        raise ValueError(f"{directory}: pipeline {name!r} is not supported; supported: {', '.join(FAMILIES)}")
-    module, settings = FAMILIES[name]
+    name = str(read_json(directory / "model_index.json").get("_class_name"))
+    family = FAMILY_OF.get(name, name)
+    if family not in FAMILIES:
+        raise ValueError(f"{directory}: pipeline {name!r} is not supported; supported: {', '.join(PIPELINES)}")
+    module, settings = FAMILIES[family]
     return getattr(importlib.import_module(module), settings).read(directory)

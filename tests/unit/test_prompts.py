@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edgedit.pipelines.image_inputs import ImageInput
 from edgedit.pipelines.request import Limits, Request, SkipLayerGuidance
 from edgedit.pipelines.settings import read_settings
 from edgedit.sampling.noise import randn
@@ -113,6 +114,7 @@ def test_every_field_that_ranks_compare_shows_a_difference():
         "height": {"height": 80, "latents": randn((1, 16, 10, 8), 0)},
         "width": {"width": 80, "latents": randn((1, 16, 8, 10), 0)},
         "num_images_per_prompt": {"num_images_per_prompt": 2, "latents": randn((2, 16, 8, 8), 0)},
+        "batch_size": {"batch_size": 2},
         "skip_layer_guidance": {
             "skip_guidance_layers": [1],
             "limits": replace(EMBEDDED, num_skippable_layers=2),
@@ -120,7 +122,9 @@ def test_every_field_that_ranks_compare_shows_a_difference():
     }
     same = {"prompt": ["a"], "negative": ["b"], "true_cfg_scale": 2.0, "seed": 1, "latents": base.latents}
     assert request(**same).lines() == base.lines()
-    assert {line.split(" = ")[0] for line in base.lines()} == set(variants)
+    assert {line.split(" = ")[0] for line in base.lines()} == {*variants, "image"}
+    pictures = [replace(base, image=ImageInput(np.full((64, 64, 3), grey, np.uint8))) for grey in (7, 8)]
+    assert len({tuple(made.lines()) for made in (base, *pictures)}) == 3
     for field, changed in variants.items():
         differing = set(request(**{**same, **changed}).lines()) - set(base.lines())
         assert any(line.startswith(f"{field} = ") for line in differing), field
