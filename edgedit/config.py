@@ -17,6 +17,7 @@ BACKENDS = ("auto", "none", "local", "mpi", "shm", "nccl", "cuda-ipc")
 COMMS = ("auto", "graph-cut", "in-graph")
 OPS = ("auto", "fused", "generic")
 WIRE_DTYPES = ("auto", "f32", "f16", "bf16")
+TEXT_ENCODERS = ("replicated", "first")
 # The words of the design that this version cannot do yet, and what it can.
 _BUILT = {"backend": ("none", "local", "mpi", "shm"), "comm": ("graph-cut", "in-graph")}
 
@@ -47,6 +48,7 @@ class ParallelConfig:
     tp_degree: int = 1
     vae_degree: int = 1  # overlay group: part of the same world, no factor of it
     text_encoder_degree: int = 1  # overlay group
+    text_encoders: str = "replicated"  # first: only the first ranks encode, and send what they made
     wire_dtype: str = "auto"  # auto never rounds more than one rank alone would: see wire_dtype_for
     comm: str = "auto"
     ops: str = "auto"
@@ -66,6 +68,7 @@ class ParallelConfig:
             ("ops", OPS),
             ("kernels", kernels.CHOICES),
             ("wire_dtype", WIRE_DTYPES),
+            ("text_encoders", TEXT_ENCODERS),
         ):
             _check_word(field, getattr(self, field), legal)
         if not (isinstance(self.timeout_s, (int, float)) and 0 < self.timeout_s < math.inf):
@@ -120,6 +123,16 @@ class ParallelConfig:
     def axes(self) -> dict[str, int]:
         """Degree of every axis, fastest first: tp, ulysses, ring, kv_gather, cfg, dp."""
         return {axis: getattr(self, f"{axis}_degree") for axis in AXES}
+
+    @property
+    def sends_text(self) -> bool:
+        """Whether only some ranks have text encoders, and send what they make of prompts to all."""
+        return self.world_size > 1 and (self.text_encoders == "first" or self.text_encoder_degree > 1)
+
+    @property
+    def encodes_text(self) -> bool:
+        """Whether this rank has text encoders."""
+        return not self.sends_text or self.rank < self.text_encoder_degree
 
     def wire_dtype_for(self, compute_dtype: str) -> str:
         """The type on the wire for a model with weights of that type, of q, k, v and of what attention gives.
@@ -239,7 +252,16 @@ def legal_ulysses_degrees(num_heads: int, config: ParallelConfig) -> range:
 
 
 def check_heads(num_heads: int, config: ParallelConfig, model_name: str) -> None:
-    """Refuse more Ulysses ranks than (TP-local) heads. Raises `ValueError` with legal degrees and alternatives."""
+    """Refuse more ranks than heads, tensor parallel ones first, then Ulysses ones of the heads that each of those has.
+
+    Raises `ValueError` with legal degrees and alternatives.
+    """
+    if config.tp_degree > num_heads:
+        rest = config.world_size // config.tp_degree
+        raise ValueError(
+            f"tp_degree {config.tp_degree} is more than the {num_heads} heads of {model_name}; legal degrees: 1 to "
+            f"{num_heads} (uneven shares are fine); alternatives: --tp {num_heads} on {num_heads * rest} ranks"
+        )
     legal = legal_ulysses_degrees(num_heads, config)
     if config.ulysses_degree in legal:
         return

@@ -72,11 +72,11 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         )
     image_tokens = (request.height // subject.limits.multiple) * (request.width // subject.limits.multiple)
     text_tokens = subject.fixed_text_tokens + request.max_sequence_length
-    graph_of = _Graphs(subject, request.batch, image_tokens, text_tokens, args.dtype, options)
+    at_once = steps_at_once(request.num_inference_steps, request.batch)
+    graph_of = _Graphs(subject, request.batch, image_tokens, text_tokens, args.dtype, options, at_once)
     # The rank in detail comes first: of ranks with equal shards the first one is described.
     described = {rank: graph_of.rank(rank) for rank in [args.rank, *range(mesh.world_size)]}
     branches = len(request.branches)
-    at_once = steps_at_once(request.num_inference_steps, request.batch)
     return Forecast(
         title=f"{subject.title} at {request.width} x {request.height} px",
         facts={
@@ -99,7 +99,6 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
             *_notes(mesh, branches, subject),
             *_fusion_notes(described[0]),
         ),
-        ahead=graph_of.modulations(at_once),
         parts=math.ceil(request.num_inference_steps / at_once),
     )
 
@@ -147,19 +146,23 @@ class _Graphs:
         text_tokens: int,
         dtype: str,
         options: dict[str, Any],
+        steps_at_once: int,
     ) -> None:
         self.network, self.config = subject.network, subject.config
         self.shape = {"batch": batch, "image_tokens": image_tokens, "text_tokens": text_tokens}
         self.dtype = dtype
         self.options = options
         self.mesh = Mesh(ParallelConfig.for_plan(**options))
+        self.steps_at_once = steps_at_once
         self.known: dict[tuple[int, ...], RankForecast] = {}
+        self.ahead: dict[int, RankForecast] = {}  # by place on the tp axis, which alone decides it
 
     def rank(self, rank: int) -> RankForecast:
-        degree = self.mesh.degrees["ulysses"]
-        place = self.mesh.coords(rank)["ulysses"]
-        shared = (self.shape["image_tokens"], self.shape["text_tokens"], self.config.num_attention_heads)
-        shard = tuple(array_split(whole, degree)[place] for whole in shared)
+        degrees, place = self.mesh.degrees, self.mesh.coords(rank)
+        heads = array_split(self.config.num_attention_heads, degrees["tp"])[place["tp"]]
+        shared = (self.shape["image_tokens"], self.shape["text_tokens"], heads)
+        tokens_and_heads = (array_split(whole, degrees["ulysses"])[place["ulysses"]] for whole in shared)
+        shard = (place["tp"], *tokens_and_heads)
         if shard not in self.known:
             graph = self.network.describe(
                 self.config,
@@ -167,15 +170,18 @@ class _Graphs:
                 compute_dtype=self.dtype,
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
             )
-            self.known[shard] = RankForecast.of(graph, degree)
+            degree = degrees["ulysses"] * degrees["tp"]
+            self.known[shard] = RankForecast.of(graph, degree, self._modulations(rank, place["tp"]))
         return self.known[shard]
 
-    def modulations(self, steps: int) -> RankForecast:
-        """What every rank computes of timesteps, guidance and pooled text, for so many steps at once."""
-        graph = self.network.describe_modulations(
-            self.config,
-            rows=steps * self.shape["batch"],
-            compute_dtype=self.dtype,
-            parallel=ParallelConfig.for_plan(**self.options),
-        )
-        return RankForecast.of(graph, degree=1)
+    def _modulations(self, rank: int, place: int) -> RankForecast:
+        """What a rank computes of timesteps, guidance and pooled text, for so many steps at once."""
+        if place not in self.ahead:
+            graph = self.network.describe_modulations(
+                self.config,
+                rows=self.steps_at_once * self.shape["batch"],
+                compute_dtype=self.dtype,
+                parallel=ParallelConfig.for_plan(**self.options, rank=rank),
+            )
+            self.ahead[place] = RankForecast.of(graph, self.mesh.degrees["tp"])
+        return self.ahead[place]

@@ -17,7 +17,6 @@ from edgedit.graph.in_graph import InGraphRunner
 from edgedit.graph.planner import plan
 from edgedit.graph.runner import Runner
 from edgedit.graph.tensor import Tensor
-from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.context import ParallelContext
 from edgedit.parallel.process_group import ProcessGroup
 from edgedit.parallel.timeline import REQUEST, Timeline, clock
@@ -81,10 +80,9 @@ class Executor:
         """What each rank means to send to a peer must be what that peer expects from it."""
         collectives = [c for c in self.schedule.collectives if c.axis == axis and c.kind in PER_PEER_KINDS]
         sent = np.array([c.send_counts for c in collectives], np.int64).T.copy()  # [size, collectives]
-        announced = np.empty_like(sent)
-        per_peer = [len(collectives)] * group.size
         label = f"counts of {self.name}"
-        group.all_to_all(Buffer.of(sent), Buffer.of(announced), per_peer, per_peer, label=label)
+        tables = [np.frombuffer(data, np.int64) for data in group.exchange(sent.tobytes(), label=label)]
+        announced = np.stack([table.reshape(sent.shape)[group.rank] for table in tables])
         expected = np.array([c.recv_counts for c in collectives], np.int64).T
         wrong = np.argwhere(announced != expected)
         lines = [
@@ -95,10 +93,7 @@ class Executor:
         self._fail_together(group, lines, label)
 
     def _fail_together(self, group: ProcessGroup, lines: list[str], label: str) -> None:
-        failed = np.array([len(lines)], np.int64)
-        total = np.empty_like(failed)
-        group.all_reduce(Buffer.of(failed), Buffer.of(total), label=label)
-        if total[0]:
+        if any(group.exchange(b"wrong" if lines else b"", label=label)):
             raise EdgeditError(
                 "; ".join(lines) or f"{label}: a rank of the group found counts that do not match"
             )

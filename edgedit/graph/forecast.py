@@ -20,14 +20,18 @@ PREDICTION_DTYPE = "f32"
 
 @dataclass(frozen=True)
 class RankForecast:
-    """The graph of one rank and its schedule. Ranks with equal shards share one object."""
+    """The graph of one rank and its schedule. Ranks with equal shards share one object.
+
+    ahead  what the rank computes of each branch ahead of its steps, which read the outputs
+    """
 
     graph: GraphDescription
     schedule: Schedule
+    ahead: RankForecast | None = None
 
     @classmethod
-    def of(cls, graph: GraphDescription, degree: int) -> RankForecast:
-        return cls(graph, plan(graph.nodes, graph.collectives, graph.outputs, degree=degree))
+    def of(cls, graph: GraphDescription, degree: int, ahead: RankForecast | None = None) -> RankForecast:
+        return cls(graph, plan(graph.nodes, graph.collectives, graph.outputs, degree=degree), ahead)
 
     @property
     def weight_nbytes(self) -> int:
@@ -53,8 +57,7 @@ class Forecast:
     detail    the world rank whose segments are shown
     branches  guidance branches of the request: each is one forward pass per step
     notes     what the user may not expect
-    ahead     what each rank computes of each branch ahead of its steps, which read the outputs
-    parts     how often that runs for a branch, each time for the next few steps
+    parts     how often what is computed ahead runs for a branch, each time for the next few steps
     """
 
     title: str
@@ -65,7 +68,6 @@ class Forecast:
     steps: int
     branches: int = 1
     notes: tuple[str, ...] = ()
-    ahead: RankForecast | None = None
     parts: int = 1
 
     @property
@@ -101,32 +103,36 @@ class Forecast:
         return tuple(self.passes * rank.schedule.bytes_sent + guidance for rank in self.ranks)
 
     @property
+    def bytes_sent_ahead(self) -> tuple[int, ...]:
+        """Payload that each rank sends to others ahead of the steps, in the whole run."""
+        often = self.passes * self.parts
+        return tuple(often * rank.ahead.schedule.bytes_sent if rank.ahead else 0 for rank in self.ranks)
+
+    @property
     def bytes_sent(self) -> tuple[int, ...]:
         """Payload that each rank sends to others in the whole run."""
-        return tuple(self.steps * nbytes for nbytes in self.bytes_sent_per_step)
+        both = zip(self.bytes_sent_per_step, self.bytes_sent_ahead, strict=True)
+        return tuple(self.steps * of_step + ahead for of_step, ahead in both)
 
     @property
     def flops_per_step(self) -> tuple[int, ...]:
         return tuple(self.passes * rank.schedule.flops for rank in self.ranks)
 
-    @property
-    def flops_ahead(self) -> int:
-        """Of each rank, in the whole run."""
-        return self.passes * self.parts * self.ahead.schedule.flops if self.ahead else 0
+    def flops_ahead(self, rank: RankForecast) -> int:
+        """In the whole run."""
+        return self.passes * self.parts * rank.ahead.schedule.flops if rank.ahead else 0
 
-    @property
-    def kept_nbytes(self) -> int:
-        """Of what is computed ahead: the results, which each rank keeps until the steps have read them."""
-        return self.passes * self.ahead.output_nbytes if self.ahead else 0
+    def kept_nbytes(self, rank: RankForecast) -> int:
+        """Of what is computed ahead: the results, which a rank keeps until the steps have read them."""
+        return self.passes * rank.ahead.output_nbytes if rank.ahead else 0
 
-    @property
-    def ahead_nbytes(self) -> int:
-        """Memory that each rank needs for what is computed ahead, results included."""
-        return self.ahead.run_nbytes + self.kept_nbytes if self.ahead else 0
+    def ahead_nbytes(self, rank: RankForecast) -> int:
+        """Memory that a rank needs for what is computed ahead, results included."""
+        return rank.ahead.run_nbytes + self.kept_nbytes(rank) if rank.ahead else 0
 
     def total_nbytes(self, rank: RankForecast) -> int:
         """Weights and all memory beside them. Graphs stay allocated for the next request, so nothing is shared."""
-        return rank.weight_nbytes + rank.run_nbytes + self.ahead_nbytes
+        return rank.weight_nbytes + rank.run_nbytes + self.ahead_nbytes(rank)
 
     @property
     def groups(self) -> dict[str, list[list[int]]]:
@@ -154,7 +160,7 @@ def as_json(forecast: Forecast) -> dict[str, Any]:
         "bytes_sent": list(forecast.bytes_sent),
         "bytes_sent_per_step": list(forecast.bytes_sent_per_step),
         "flops_per_step": list(forecast.flops_per_step),
-        "flops_ahead": forecast.flops_ahead,
+        "flops_ahead": forecast.flops_ahead(forecast.ranks[forecast.detail]),
         "memory": [
             {"rank": rank, "coords": forecast.mesh.coords(rank), **_memory(forecast, of_rank)}
             for rank, of_rank in enumerate(forecast.ranks)
@@ -198,6 +204,6 @@ def _memory(forecast: Forecast, rank: RankForecast) -> dict[str, Any]:
         "weights": dict(rank.graph.weight_nbytes),
         "compute": rank.schedule.buffer_nbytes,
         "inputs": rank.graph.input_nbytes,
-        "ahead": forecast.ahead_nbytes,
+        "ahead": forecast.ahead_nbytes(rank),
         "total": forecast.total_nbytes(rank),
     }

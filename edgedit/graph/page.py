@@ -87,13 +87,14 @@ def _memory(forecast: Forecast) -> list[str]:
     for rank, of_rank in enumerate(forecast.ranks):
         kinds.setdefault(id(of_rank), (of_rank, []))[1].append(rank)
     dtypes = list(forecast.graph.weight_nbytes)
-    ahead = [binary(forecast.ahead_nbytes)] if forecast.ahead else []
-    heads = ["activations", "inputs", *(["ahead"] if ahead else []), "total"]
+    has_ahead = forecast.ranks[forecast.detail].ahead is not None
+    heads = ["activations", "inputs", *(["ahead"] if has_ahead else []), "total"]
     rows = [["ranks", *(f"weights {dtype}" for dtype in dtypes), *heads]]
     for of_rank, members in kinds.values():
         weights = [binary(of_rank.graph.weight_nbytes.get(dtype, 0)) for dtype in dtypes]
         activations = binary(of_rank.schedule.buffer_nbytes)
         inputs = binary(of_rank.graph.input_nbytes)
+        ahead = [binary(forecast.ahead_nbytes(of_rank))] if has_ahead else []
         total = binary(forecast.total_nbytes(of_rank))
         rows.append([ranges(members), *weights, activations, inputs, *ahead, total])
     return [f"Memory of {forecast.graph.name} per rank, estimated", *table(rows)]
@@ -113,11 +114,12 @@ def _steps(forecast: Forecast, full: bool) -> list[str]:
     aligned = table([header, *rows], left=frozenset({0, 4})) if rows else []
     sent = sum(collective.bytes_sent for collective in schedule.collectives)
     lines = []
-    if forecast.ahead:
+    of_rank = forecast.ranks[forecast.detail]
+    if of_rank.ahead:
         parts = f" in {forecast.parts} parts" if forecast.parts > 1 else ""
         lines.append(
-            f"Ahead of the steps, on each rank: {flop(forecast.flops_ahead)}{parts}, "
-            f"{binary(forecast.kept_nbytes)} of results that they read"
+            f"Ahead of the steps, on each rank: {flop(forecast.flops_ahead(of_rank))}{parts}, "
+            f"{binary(forecast.kept_nbytes(of_rank))} of results that they read"
         )
     lines += [
         f"One forward pass of rank {forecast.detail}: {len(schedule.segments)} segments, "

@@ -23,11 +23,12 @@ from edgedit.models.conditioning import (
 )
 from edgedit.models.model import Model
 from edgedit.models.module import Module
+from edgedit.models.tensor_parallel import TensorGroup, share
 from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import AttentionStrategy
 from edgedit.weights.outline import outline
 
-SUPPORTED_AXES = ("cfg", "ulysses")
+SUPPORTED_AXES = ("cfg", "dp", "ulysses", "tp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,12 @@ class DiffusionTransformer(Model):
         check_supported(parallel, SUPPORTED_AXES, cls.__name__)
         check_heads(config.num_attention_heads, parallel, cls.__name__)
 
+    @classmethod
+    def network_on(cls, config: Any, parallel: ParallelConfig, compute_dtype: str) -> Module:
+        network = cls.build_network(config)
+        share(network, TensorGroup.of(parallel), compute_dtype)
+        return network
+
     def modulations(
         self, timesteps: np.ndarray, pooled_projections: np.ndarray, guidance: np.ndarray | None = None
     ) -> np.ndarray:
@@ -112,8 +119,7 @@ class DiffusionTransformer(Model):
         }
         if guidance is not None:
             inputs["guidance"] = np.tile(timestep_channels(guidance * np.float32(1000), batch), (steps, 1))
-        rows = steps * batch
-        vectors = self.run(("modulations", rows), lambda b: self.network.condition(b, rows), inputs)
+        vectors = self._condition(steps * batch).run(inputs)
         return np.concatenate(list(vectors.values()), axis=1).reshape(steps, batch, -1)
 
     def velocity(self, *args: Any, **kwargs: Any) -> np.ndarray:
@@ -149,7 +155,16 @@ class DiffusionTransformer(Model):
         def build(b: GraphBuilder) -> None:
             self.network.step(b, strategy_for(parallel, b.compute_dtype), shape)
 
-        return self.executor(("step", shape, wire_dtype), build, degree=parallel.ulysses_degree)
+        degree = parallel.ulysses_degree * parallel.tp_degree
+        return self.executor(("step", shape, wire_dtype), build, degree=degree)
+
+    def prepare_modulations(self, rows: int) -> Schedule:
+        """As `prepare`, of the graph behind `modulations` for steps x batch rows."""
+        return self._condition(rows).schedule
+
+    def _condition(self, rows: int) -> Executor:
+        degree = self.context.config.tp_degree
+        return self.executor(("modulations", rows), lambda b: self.network.condition(b, rows), degree)
 
     @classmethod
     def describe(
@@ -188,7 +203,7 @@ class DiffusionTransformer(Model):
         parallel: ParallelConfig,
     ) -> GraphDescription:
         cls.check_parallel(config, parallel)
-        network = cls.build_network(config)
+        network = cls.network_on(config, parallel, compute_dtype)
         assert isinstance(network, DiffusionNetwork), f"{cls.__name__} builds {type(network).__name__}"
         network.name_scopes()
         b = cls.new_builder(parallel, compute_dtype)

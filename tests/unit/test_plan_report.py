@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,9 @@ def rank_forecast(tokens: int, rank: int = 0) -> RankForecast:
 def forecast(
     branches: int = 2, cfg: int = 2, detail: int = 0, ahead: RankForecast | None = None, parts: int = 1
 ) -> Forecast:
-    large, small = rank_forecast(4), rank_forecast(2, rank=1)
     mesh = Mesh({"ulysses": 2, "cfg": cfg})
-    ranks = (large, small) * cfg
-    return Forecast(
-        "Net at 64 px", {"dtype": "f16"}, mesh, ranks, detail, 3, branches, ("a note",), ahead, parts
-    )
+    ranks = tuple(replace(rank, ahead=ahead) for rank in (rank_forecast(4), rank_forecast(2, rank=1))) * cfg
+    return Forecast("Net at 64 px", {"dtype": "f16"}, mesh, ranks, detail, 3, branches, ("a note",), parts)
 
 
 def test_json_names_groups_by_axis():
@@ -102,15 +100,16 @@ def test_what_runs_ahead_is_told_apart_from_the_steps(cfg, passes, parts):
     once = RankForecast.of(graph, degree=1)
     plain, plan = forecast(cfg=cfg), forecast(cfg=cfg, ahead=once, parts=parts)
     result_nbytes = p.nodes[out].nbytes
-    assert as_json(plan)["flops_ahead"] == plan.flops_ahead == passes * parts * once.schedule.flops > 0
-    assert plan.kept_nbytes == passes * result_nbytes > 0
+    flops = plan.flops_ahead(plan.ranks[0])
+    assert as_json(plan)["flops_ahead"] == flops == passes * parts * once.schedule.flops > 0
+    assert plan.kept_nbytes(plan.ranks[0]) == passes * result_nbytes > 0
     assert as_json(plain)["flops_ahead"] == 0
     assert plan.flops_per_step == plain.flops_per_step
     memory, without = as_json(plan)["memory"][0], as_json(plain)["memory"][0]
     assert memory["ahead"] == once.schedule.buffer_nbytes + 60 + passes * result_nbytes
     assert memory["total"] == without["total"] + memory["ahead"]
     text = as_text(plan)
-    assert f"Ahead of the steps, on each rank: {flop(plan.flops_ahead)}" in text
+    assert f"Ahead of the steps, on each rank: {flop(flops)}" in text
     assert ("in 3 parts" in text) == (parts == 3)
     assert "head" not in as_text(plain)
 
