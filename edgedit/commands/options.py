@@ -67,6 +67,12 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"type of activations on the wire: {', '.join(config.WIRE_DTYPES)}",
     )
     group.add_argument(
+        "--text-encoders",
+        default="replicated",
+        metavar="WHERE",
+        help="on every rank, replicated, or only on the first, which sends what it made (default: %(default)s)",
+    )
+    group.add_argument(
         "--timeout",
         type=float,
         default=60.0,
@@ -84,7 +90,8 @@ def parallel_options(args: argparse.Namespace, num_heads: int) -> tuple[dict[str
     chosen = None
     if args.sp is not None:
         degrees["ulysses_degree"], chosen = _sequence_parallel(args, num_heads)
-    words = {name: getattr(args, name) for name in ("backend", "comm", "ops", "kernels", "wire_dtype")}
+    choices = ("backend", "comm", "ops", "kernels", "wire_dtype", "text_encoders")
+    words = {name: getattr(args, name) for name in choices}
     return {**degrees, **words, "timeout_s": args.timeout}, chosen
 
 

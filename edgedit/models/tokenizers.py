@@ -42,6 +42,7 @@ class Tokenizer:
         prefix_ids, suffix_ids: special tokens before and after every text; they survive truncation.
         pad_id: id that fills up to the length asked for.
         model_max_length: the tokenizer's own limit, from its config; None if it states none.
+        warns: whether a warning says what is cut; one rank of several is enough.
     """
 
     backend: tokenizers.Tokenizer
@@ -50,9 +51,10 @@ class Tokenizer:
     pad_id: int
     padding_side: str
     model_max_length: int | None
+    warns: bool = True
 
     @classmethod
-    def from_dir(cls, directory: str | Path) -> Tokenizer:
+    def from_dir(cls, directory: str | Path, warns: bool = True) -> Tokenizer:
         """Load the tokenizer of a directory.
 
         Raises:
@@ -77,6 +79,7 @@ class Tokenizer:
             pad_id=0 if pad_id is None else pad_id,
             padding_side=config.get("padding_side", "right"),
             model_max_length=int(limit) if limit is not None and 0 < limit < NO_LIMIT else None,
+            warns=warns,
         )
 
     def encode(
@@ -113,7 +116,7 @@ class Tokenizer:
             encoding = self._encoding(text)
             tokens = encoding.ids
             num_tokens.append(len(self.prefix_ids) + len(tokens) + len(self.suffix_ids))
-            if num_tokens[-1] > length:
+            if num_tokens[-1] > length and self.warns:
                 lost = text[encoding.offsets[room][0] :]
                 warnings.warn(
                     f"a prompt of {num_tokens[-1]} tokens is cut to {length}; lost: {lost.strip()!r}",

@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,7 +26,7 @@ from edgedit.models.tokenizers import Tokenizer
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.context import ParallelContext
 from edgedit.pipelines.branches import Branches, idle_cfg_ranks
-from edgedit.pipelines.encoded_text import Text
+from edgedit.pipelines.encoded_text import Text, broadcast_texts
 from edgedit.pipelines.image_encoding import EncodedImage, draw_and_encode, moments_from_first_rank
 from edgedit.pipelines.image_inputs import REFERENCE
 from edgedit.pipelines.images import to_pil
@@ -117,6 +116,9 @@ class TextToImage(Pipeline):
         for component, model in classes.items():
             if component == "vae" and context.rank != 0:
                 continue
+            if component.startswith("text_encoder") and not context.config.encodes_text:
+                parts[component] = None
+                continue
             with progress.nbytes(component) as advance:
                 parts[component] = model.from_pretrained(
                     settings.directory / component,
@@ -127,7 +129,7 @@ class TextToImage(Pipeline):
                     quantised_compute=quantised_compute,
                 )
         for name in tokenizers:
-            parts[name] = Tokenizer.from_dir(settings.directory / name)
+            parts[name] = Tokenizer.from_dir(settings.directory / name, warns=context.rank == 0)
         return cls(settings, context, progress, parts)
 
     @property
@@ -212,14 +214,17 @@ class TextToImage(Pipeline):
         was drawn before."""
         self.context.note(phase="encoding text")
         own = dict.fromkeys(p for part in parts for branch in branches.own for p in part.branches[branch])
-        with warnings.catch_warnings():
-            if self.context.rank != 0:
-                warnings.simplefilter("ignore")
-            texts = {prompt: self.encode(prompt, request.max_sequence_length) for prompt in own}
+        every = dict.fromkeys(prompt for branch in request.branches for prompt in branch)
+        if self.context.config.sends_text:
+            every_text = self._encoded(request, every) if self.context.config.encodes_text else {}
+            return broadcast_texts(self.context, every_text, list(every))
         if self.context.rank == 0:  # says what is cut, also of what others encode
-            for prompt in dict.fromkeys(p for branch in request.branches for p in branch if p not in own):
+            for prompt in [prompt for prompt in every if prompt not in own]:
                 self.tokenize(prompt, request.max_sequence_length)
-        return texts
+        return self._encoded(request, own)
+
+    def _encoded(self, request: Request, prompts: Iterable[str]) -> dict[str, Text]:
+        return {prompt: self.encode(prompt, request.max_sequence_length) for prompt in prompts}
 
     def _plan(self, request: Request, branches: Branches) -> list[Schedule]:
         """The transformer's schedules, compared between the ranks before the first step."""
