@@ -21,8 +21,10 @@ from edgedit.commands.options import (
 )
 from edgedit.commands.profiling import Finished, add_profile_argument, check_profile, finish
 from edgedit.config import ParallelConfig
+from edgedit.pipelines.loras import Loras, parse_lora
 from edgedit.pipelines.request import Limits, Request, SkipLayerGuidance
 from edgedit.pipelines.settings import EMBEDDED, read_settings
+from edgedit.weights.lora_config import MODES
 
 if TYPE_CHECKING:
     from edgedit.parallel.context import ParallelContext
@@ -43,6 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what not to draw; one for all or one a prompt",
     )
     add("--model", default=EMBEDDED, help="a directory in diffusers layout (default: the embedded model)")
+    add("--lora", action="append", default=[], type=parse_lora, metavar="FILE[:WEIGHT]",
+        help="LoRA to add, times a weight (default: 1); again for another one")  # fmt: skip
+    add("--lora-mode", default="merge", choices=MODES,
+        help="merge: into the weights; apart: beside them, in f32 (default: %(default)s)")  # fmt: skip
     add("-s", "--seed", type=int, metavar="N", help="seed of the noise (default: drawn and printed)")
     add("--guidance-scale", type=float, metavar="X",
         help="FLUX: guidance input of distilled models (default: 3.5); Stable Diffusion 3: classifier-free guidance "
@@ -81,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("no prompt; give one with -p TEXT")
 
     settings = read_settings(args.model)
+    Loras.of(args.lora, args.lora_mode)
     options, chosen = parallel_options(args, settings.num_heads)
     config = ParallelConfig.from_env(**options)
     settings.check_parallel(config)
@@ -158,6 +165,8 @@ def _draw(
             context,
             progress=not args.quiet,
             quantised_compute=args.quantised_compute,
+            loras=args.lora,
+            lora_mode=args.lora_mode,
         )
         pipeline.profile(timeline)
         result = pipeline.run(request)
@@ -255,6 +264,7 @@ def _parameters(args: argparse.Namespace, request: Request, seed: int, index: in
         "model": args.model,
         "dtype": args.dtype,
         "quantised_compute": args.quantised_compute,
+        **({"loras": " ".join(Loras(args.lora).names), "lora_mode": args.lora_mode} if args.lora else {}),
     }
 
 

@@ -7,17 +7,10 @@ from collections.abc import Callable
 from edgedit.models.layers import Linear
 from edgedit.models.module import Module
 from edgedit.weights.deltas import Deltas, FactorSource, MergedSource
+from edgedit.weights.lora_config import check_mode
 from edgedit.weights.sources import TensorSource, Together
 
-MODES = ("merge", "apart")
 _WEIGHT = ".weight"
-
-
-def check_mode(mode: str) -> str:
-    """Return `mode`, or raise ValueError listing the legal ones."""
-    if mode not in MODES:
-        raise ValueError(f"lora_mode is {mode!r}; legal: {', '.join(MODES)}")
-    return mode
 
 
 def adaptable(network: Module) -> dict[str, tuple[int, ...]]:
@@ -37,7 +30,10 @@ def adapted(
     merge  they are added to the weights
     apart  linear layers get adapters, which the source has factors for; to other weights, which stay f32, they are
            added
+
+    ValueError for another mode.
     """
+    check_mode(mode)
     if mode == "merge":
         return MergedSource(source, deltas, name_of)
     linears = {name: module for name, module in network.named_modules() if isinstance(module, Linear)}

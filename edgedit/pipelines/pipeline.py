@@ -13,6 +13,7 @@ from edgedit import host
 from edgedit.config import ParallelConfig
 from edgedit.parallel.context import ParallelContext
 from edgedit.pipelines.image_options import ImageOptions
+from edgedit.pipelines.loras import Given, Loras
 from edgedit.pipelines.progress import Progress
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import Settings, read_settings
@@ -71,6 +72,8 @@ class Pipeline(ABC):
         parallel: ParallelConfig | ParallelContext | None = None,
         progress: bool = False,
         quantised_compute: str = "exact",
+        loras: Sequence[Given] = (),
+        lora_mode: str = "merge",
     ) -> Pipeline:
         """Load a model for this rank.
 
@@ -82,12 +85,15 @@ class Pipeline(ABC):
                 A context is used and left open; from a config the pipeline makes its own.
             progress: draw progress bars on world rank 0.
             quantised_compute: "int8" to multiply quantised weights as integers, which rounds activations too.
+            loras: LoRA files, each a path or a pair of a path and a weight; what they add is summed.
+            lora_mode: "merge" adds it to the weights, "apart" keeps it beside them, in f32.
 
         Raises:
             ValueError: a directory or layout that cannot work; before any weight is read.
             CheckpointError: files that are damaged or do not fit the model.
         """
         settings = read_settings(model)
+        adapters = Loras.of(loras, lora_mode)
         given = parallel if isinstance(parallel, ParallelContext) else None
         if isinstance(parallel, ParallelContext):
             config = parallel.config
@@ -104,6 +110,7 @@ class Pipeline(ABC):
                 context,
                 shown,
                 quantised_compute,
+                adapters,
             )
         except BaseException:
             if given is None:
@@ -122,6 +129,7 @@ class Pipeline(ABC):
         context: ParallelContext,
         progress: Progress,
         quantised_compute: str,
+        loras: Loras,
     ) -> Pipeline: ...
 
     def __call__(

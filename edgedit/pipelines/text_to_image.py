@@ -30,6 +30,7 @@ from edgedit.pipelines.encoded_text import Text, broadcast_texts
 from edgedit.pipelines.image_encoding import EncodedImage, draw_and_encode, moments_from_first_rank
 from edgedit.pipelines.image_inputs import REFERENCE
 from edgedit.pipelines.images import to_pil
+from edgedit.pipelines.loras import Loras
 from edgedit.pipelines.modulations_ahead import ModulationsAhead
 from edgedit.pipelines.pipeline import Callback, Pipeline, Result
 from edgedit.pipelines.progress import Progress
@@ -50,6 +51,7 @@ class TextToImage(Pipeline):
     settings: TextToImageSettings
     transformer: DiffusionTransformer
     vae: AutoencoderKL | None
+    loras = Loras()
 
     def __init__(
         self,
@@ -107,11 +109,13 @@ class TextToImage(Pipeline):
         context: ParallelContext,
         progress: Progress,
         quantised_compute: str,
+        loras: Loras,
     ) -> Pipeline:
         context.note(phase="loading weights")
         # what every rank computes alike, it computes alone, as all of them agreed to
         alone = ParallelConfig(ops=context.config.ops, kernels=context.config.kernels)
         classes, tokenizers = cls.components(settings)
+        deltas = loras.deltas(settings.family, settings.directory, classes)
         parts: dict[str, Any] = {"vae": None}
         for component, model in classes.items():
             if component == "vae" and context.rank != 0:
@@ -127,10 +131,14 @@ class TextToImage(Pipeline):
                     parallel=context if component == "transformer" else alone,
                     progress=advance,
                     quantised_compute=quantised_compute,
+                    deltas=deltas.get(component),
+                    lora_mode=loras.mode,
                 )
         for name in tokenizers:
             parts[name] = Tokenizer.from_dir(settings.directory / name, warns=context.rank == 0)
-        return cls(settings, context, progress, parts)
+        pipeline = cls(settings, context, progress, parts)
+        pipeline.loras = loras
+        return pipeline
 
     @property
     def models(self) -> list[Model]:
@@ -179,6 +187,7 @@ class TextToImage(Pipeline):
             f"dtype = {transformer.compute_dtype}",
             f"quantised_compute = {transformer.quantised_compute}",
             *self.settings.lines(),
+            *self.loras.lines(),
         ]
         self.context.agree("request", [*request.lines(), *model])
         if request.seed is None:

@@ -1,4 +1,4 @@
-"""Scales of a LoRA from the config that PEFT keeps of it, in a file beside the weights or in their metadata."""
+"""How LoRA may be applied, and its scales from the config that PEFT keeps, in a file or in the metadata of one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,19 @@ from edgedit.errors import CheckpointError
 if TYPE_CHECKING:
     from edgedit.weights.safetensors import SafetensorsFile
 
+MODES = ("merge", "apart")
 METADATA_KEY = "lora_adapter_metadata"
 FILE_NAME = "adapter_config.json"
 PEFT_PREFIX = "base_model.model."
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
 _REFUSED = ("use_dora", "lora_bias", "fan_in_fan_out", "megatron_config", "alora_invocation_tokens")
+
+
+def check_mode(mode: str) -> str:
+    """Return `mode`, or raise ValueError listing the legal ones."""
+    if mode not in MODES:
+        raise ValueError(f"lora_mode is {mode!r}; legal: {', '.join(MODES)}")
+    return mode
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from edgedit.weights.lora_targets import Vocabulary
-from edgedit.weights.name_map import architectures
+from edgedit.weights.name_map import architecture
 from edgedit.weights.pieces import Piece, pieces_of
 
 WEIGHT = ".weight"
@@ -31,17 +31,15 @@ PREFIXES: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         "text_encoder_3": (("text_encoder_3.", "text_encoders.t5xxl.transformer."), ("lora_te3_",)),
     },
 }  # fmt: skip
+ARCHITECTURES = {"FluxPipeline": "flux", "StableDiffusion3Pipeline": "sd3"}  # of the transformers
 _OPTIONAL = "text_model."  # published with and without
 
 
-def vocabulary(
-    family: str, component: str, class_name: str, weights: Mapping[str, tuple[int, ...]]
-) -> Vocabulary:
+def vocabulary(family: str, component: str, weights: Mapping[str, tuple[int, ...]]) -> Vocabulary:
     """Of a component of a pipeline.
 
     Args:
-        family: such as "FluxPipeline".
-        class_name: of the component, in diffusers or transformers.
+        family: one of PREFIXES.
         weights: shapes of the weights that a LoRA may change, by parameter name.
     """
     prefixes, flat_prefixes = PREFIXES[family][component]
@@ -51,10 +49,8 @@ def vocabulary(
         modules[module] = (Piece(name, 0, shape[0]),)
         if component != "transformer":
             modules[_OPTIONAL + module] = modules[module]
-    for architecture in architectures():
-        if architecture.class_name != class_name or architecture.part != "transformer":
-            continue
-        for spelling in architecture.spellings:
+    if component == "transformer":
+        for spelling in architecture(ARCHITECTURES[family]).spellings:
             for source, targets in spelling.bind(()).sources(weights).items():
                 if source.endswith(WEIGHT):
                     modules.setdefault(source.removesuffix(WEIGHT), pieces_of(targets, weights))
