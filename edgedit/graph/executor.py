@@ -79,6 +79,8 @@ class Executor:
     def _agree_on_counts(self, axis: str, group: ProcessGroup) -> None:
         """What each rank means to send to a peer must be what that peer expects from it."""
         collectives = [c for c in self.schedule.collectives if c.axis == axis and c.kind in PER_PEER_KINDS]
+        if not collectives:
+            return
         sent = np.array([c.send_counts for c in collectives], np.int64).T.copy()  # [size, collectives]
         label = f"counts of {self.name}"
         tables = [np.frombuffer(data, np.int64) for data in group.exchange(sent.tobytes(), label=label)]

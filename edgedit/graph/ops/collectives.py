@@ -19,9 +19,17 @@ from edgedit.parallel.split import array_split
 class Group(Protocol):
     """Who takes part: what a graph needs to know of a process group."""
 
-    name: str  # mesh axis
-    rank: int  # this rank's place in the group
-    size: int
+    @property
+    def name(self) -> str:
+        """The mesh axis."""
+
+    @property
+    def rank(self) -> int:
+        """This rank's place in the group."""
+
+    @property
+    def size(self) -> int:
+        """Ranks in the group."""
 
 
 class CollectiveOps(ImageOps):
