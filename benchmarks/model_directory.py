@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-import struct
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import safetensors_file
 
 from edgedit.models.flux import FluxConfig, FluxNetwork
 from edgedit.models.random_flux import SIZES, RandomCheckpoint, random_request
@@ -62,18 +61,12 @@ def read_request(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _write_weights(path: Path, config: FluxConfig) -> None:
-    """safetensors: the length of the header as 8 bytes, the header as JSON, and the tensors one after another."""
     checkpoint = RandomCheckpoint(FluxNetwork(config))
-    header, end = {}, 0
-    for key in checkpoint:
-        begin, end = end, end + 4 * math.prod(checkpoint.shape(key))
-        header[key] = {"dtype": "F32", "shape": list(checkpoint.shape(key)), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for key in checkpoint:
-            values = checkpoint.read(key)
-            if _MODULATION_BIAS.search(key):
-                values = values * np.float32(MODULATION_DEVIATION / _CHECKPOINT_DEVIATION)
-            file.write(np.ascontiguousarray(values, "<f4").tobytes())
+        tensors = {key: ("F32", checkpoint.shape(key)) for key in checkpoint}
+        safetensors_file.write(file, tensors, (_drawn(checkpoint, key) for key in checkpoint))
+
+
+def _drawn(checkpoint: RandomCheckpoint, key: str) -> np.ndarray:
+    factor = MODULATION_DEVIATION / _CHECKPOINT_DEVIATION if _MODULATION_BIAS.search(key) else 1
+    return checkpoint.read(key) * np.float32(factor)
