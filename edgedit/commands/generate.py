@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedit import embedded
 from edgedit.commands import output
+from edgedit.commands.image_arguments import add_image_arguments, image_options, image_parameters
 from edgedit.commands.options import (
     add_host_arguments,
     add_parallel_arguments,
@@ -20,9 +21,15 @@ from edgedit.commands.options import (
     parallel_options,
 )
 from edgedit.commands.profiling import Finished, add_profile_argument, check_profile, finish
+from edgedit.commands.skip_layer_arguments import (
+    add_skip_layer_arguments,
+    skip_layer_options,
+    skip_layer_parameters,
+)
 from edgedit.config import ParallelConfig
+from edgedit.pipelines.image_inputs import image_notes
 from edgedit.pipelines.loras import Loras, parse_lora
-from edgedit.pipelines.request import Limits, Request, SkipLayerGuidance
+from edgedit.pipelines.request import Limits, Request
 from edgedit.pipelines.settings import EMBEDDED, read_settings
 from edgedit.weights.lora_config import MODES
 
@@ -55,15 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "above 1 (default: 7)")  # fmt: skip
     add("--true-cfg-scale", type=float, metavar="X",
         help="FLUX: above 1 and with a negative prompt, classifier-free guidance")  # fmt: skip
-    add("--skip-guidance-layers", type=int, nargs="+", metavar="N",
-        help="Stable Diffusion 3: guide away from the model without these layers, such as 7 8 9")  # fmt: skip
-    for name, what in (
-        ("scale", "strength"),
-        ("start", "fraction of the steps before"),
-        ("stop", "fraction of the steps until the end"),
-    ):
-        add(f"--skip-layer-guidance-{name}", type=float, default=getattr(SkipLayerGuidance, name), metavar="X",
-            help=f"{what} of that guidance (default: %(default)s)")  # fmt: skip
     add("--batch-size", type=int, metavar="N",
         help="most pictures that a replica (--dp) denoises at once (default: all of its share)")  # fmt: skip
     add("-o", "--output", type=Path, default=Path("edgedit.png"), metavar="FILE",
@@ -73,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quiet", action="store_true", help="print nothing but errors (and the JSON object)")
     add("--list-prompts", action="store_true", help="show what the embedded model was taught, and stop")
     add_request_arguments(parser)
+    add_skip_layer_arguments(parser)
+    add_image_arguments(parser)
     add_host_arguments(parser)
     add_parallel_arguments(parser)
     add_profile_argument(parser)
@@ -91,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
     options, chosen = parallel_options(args, settings.num_heads)
     config = ParallelConfig.from_env(**options)
     settings.check_parallel(config)
+    image = image_options(args)
+    image.check(settings.limits, args.steps)
     request = settings.request(
         prompts,
         args.negative_prompt,
@@ -102,11 +104,8 @@ def run(args: argparse.Namespace) -> int:
         num_images_per_prompt=args.num_images,
         max_sequence_length=args.max_sequence_length,
         seed=args.seed,
-        skip_guidance_layers=args.skip_guidance_layers,
-        skip_layer_guidance_scale=args.skip_layer_guidance_scale,
-        skip_layer_guidance_start=args.skip_layer_guidance_start,
-        skip_layer_guidance_stop=args.skip_layer_guidance_stop,
         batch_size=args.batch_size,
+        **skip_layer_options(args),
     )
     pictures = output.picture_paths(args.output, request.batch)
     if args.latents_out is not None and args.latents_out.suffix != ".npy":
@@ -122,7 +121,9 @@ def run(args: argparse.Namespace) -> int:
         paths = [*pictures, *(path for path in (args.latents_out, args.profile) if path is not None)]
         problem = output.problem_with(context, paths)
         if problem is None:
-            _draw(args, context, request, pictures, notes)
+            request, problem = image.added_to(request, settings.limits, context)
+        if problem is None:
+            _draw(args, context, request, pictures, [*notes, *image_notes(request.image)])
     if problem is not None:
         raise ValueError(problem)
     return 0
@@ -243,13 +244,6 @@ def _write(
 def _parameters(args: argparse.Namespace, request: Request, seed: int, index: int) -> dict[str, Any]:
     """What is needed to draw picture ``index`` again."""
     prompt = index // request.num_images_per_prompt
-    skipping = request.skip_layer_guidance
-    skipped = {} if skipping is None else {
-        "skip_guidance_layers": " ".join(map(str, skipping.layers)),
-        "skip_layer_guidance_scale": skipping.scale,
-        "skip_layer_guidance_start": skipping.start,
-        "skip_layer_guidance_stop": skipping.stop,
-    }  # fmt: skip
     return {
         "prompt": request.prompts[prompt],
         "negative_prompt": request.negative_prompts[prompt] if request.negative_prompts else None,
@@ -259,7 +253,8 @@ def _parameters(args: argparse.Namespace, request: Request, seed: int, index: in
         "size": f"{request.width}x{request.height}",
         "guidance_scale": request.guidance_scale,
         "true_cfg_scale": request.true_cfg_scale,
-        **skipped,
+        **skip_layer_parameters(request.skip_layer_guidance),
+        **image_parameters(args, request),
         "max_sequence_length": request.max_sequence_length,
         "model": args.model,
         "dtype": args.dtype,

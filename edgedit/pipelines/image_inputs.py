@@ -30,6 +30,7 @@ REFERENCE_SIZES = tuple(
         (69, 59), (74, 55), (78, 52), (83, 50), (87, 47), (91, 45), (94, 43), (98, 42),
     )
 )  # fmt: skip
+_LITTLE_STRETCHED = 1.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +40,13 @@ class ImageInput:
     pixels    uint8 [H, W, 3]
     mask      bool [H, W], True where the picture is painted anew; None without a mask
     strength  fraction of the denoising steps that run, the last ones: above 0, at most 1
+    source    height and width in pixels before it was stretched to this size; None: the same
     """
 
     pixels: np.ndarray
     mask: np.ndarray | None = None
     strength: float = 1.0
+    source: tuple[int, int] | None = None
 
     def first_step(self, num_steps: int) -> int:
         """The first of `num_steps` steps that runs."""
@@ -73,6 +76,17 @@ class ImageInput:
             if array is not None
         ]
         return f"ImageInput({self.pixels.shape}, {', '.join(digests)}, strength={self.strength})"
+
+
+def image_notes(image: ImageInput | None) -> list[str]:
+    """What the caller may not expect of a picture's shape."""
+    if image is None or image.source is None:
+        return []
+    (height, width), (own_height, own_width) = image.size, image.source
+    stretched = width * own_height / (height * own_width)
+    if max(stretched, 1 / stretched) <= _LITTLE_STRETCHED:
+        return []
+    return [f"the image of {own_width} x {own_height} px is stretched to {width} x {height}"]
 
 
 def first_step(strength: float, num_steps: int) -> int:
@@ -127,14 +141,14 @@ def image_input(
             f"the mask has {mask.size[0]} x {mask.size[1]} px and the image {image.size[0]} x {image.size[1]}; "
             "they must have one size"
         )
+    source = (image.size[1], image.size[0])
     if use == REFERENCE:
         height, width = reference_size(image.size, multiple, resize)
-        return ImageInput(fitted(image, height, width))
+        return ImageInput(fitted(image, height, width), source=source)
     if strength is None:
         strength = DEFAULT_STRENGTHS[use]
-    return ImageInput(
-        fitted(image, *size), None if mask is None else fitted_mask(mask, *size), float(strength)
-    )
+    white = None if mask is None else fitted_mask(mask, *size)
+    return ImageInput(fitted(image, *size), white, float(strength), source)
 
 
 def reference_size(size: tuple[int, int], multiple: int, resize: bool) -> tuple[int, int]:

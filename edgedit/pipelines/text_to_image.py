@@ -28,7 +28,7 @@ from edgedit.parallel.context import ParallelContext
 from edgedit.pipelines.branches import Branches, idle_cfg_ranks
 from edgedit.pipelines.encoded_text import Text, broadcast_texts
 from edgedit.pipelines.image_encoding import EncodedImage, draw_and_encode, moments_from_first_rank
-from edgedit.pipelines.image_inputs import REFERENCE
+from edgedit.pipelines.image_inputs import REFERENCE, image_notes
 from edgedit.pipelines.images import to_pil
 from edgedit.pipelines.loras import Loras
 from edgedit.pipelines.modulations_ahead import ModulationsAhead
@@ -176,7 +176,12 @@ class TextToImage(Pipeline):
             timings,
             self._on_every_rank(sent),
             schedules[0].digest if schedules else "",
-            [*self._notes(len(request.branches)), *replicas.notes()],
+            [
+                *self._notes(len(request.branches)),
+                *replicas.notes(),
+                *image_notes(request.image),
+                *self.transformer.notes,
+            ],
         )
 
     def _agreed(self, request: Request) -> Request:
