@@ -97,6 +97,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         notes=(
             *([chosen] if chosen else []),
             *_notes(mesh, branches, subject),
+            *described[0].graph.notes,
             *_fusion_notes(described[0]),
         ),
         parts=math.ceil(request.num_inference_steps / at_once),

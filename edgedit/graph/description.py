@@ -18,6 +18,7 @@ class GraphDescription:
     weight_nbytes      dtype -> bytes of the parameters in memory
     supports_guidance  True where the network takes a distilled guidance scale as an input
     fusion_reasons     fused operator -> why its generic twin stands in the graph instead
+    notes              what the user may not expect of the weights
     """
 
     name: str
@@ -28,3 +29,4 @@ class GraphDescription:
     weight_nbytes: Mapping[str, int]
     supports_guidance: bool = False
     fusion_reasons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ from edgedit.models.conditioning import (
 )
 from edgedit.models.model import Model
 from edgedit.models.module import Module
-from edgedit.models.tensor_parallel import TensorGroup, share
+from edgedit.models.tensor_parallel import TensorGroup, share, sharing_notes
 from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import AttentionStrategy
 from edgedit.weights.outline import outline
@@ -92,6 +92,11 @@ class DiffusionTransformer(Model):
         network = cls.build_network(config)
         share(network, TensorGroup.of(parallel), compute_dtype)
         return network
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user may not expect of the weights."""
+        return sharing_notes(self.network, self.compute_dtype)
 
     def modulations(
         self, timesteps: np.ndarray, pooled_projections: np.ndarray, guidance: np.ndarray | None = None
@@ -218,6 +223,7 @@ class DiffusionTransformer(Model):
                 weight_nbytes=weight_nbytes,
                 supports_guidance=config.guidance_embeds,
                 fusion_reasons=b.fusion_reasons,
+                notes=sharing_notes(network, compute_dtype),
             )
             b.release()
         return description

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from edgedit.models.flux import FluxConfig, FluxNetwork, FluxTransformer
-from edgedit.models.module import Parameter
+from edgedit.models.flux import FluxConfig, FluxTransformer
+from edgedit.models.module import Module, Parameter
 from edgedit.parallel.context import ParallelContext
 from edgedit.weights.loader import load
 
@@ -53,7 +53,7 @@ class RandomCheckpoint:
 
     path = Path("random")
 
-    def __init__(self, network: FluxNetwork) -> None:
+    def __init__(self, network: Module) -> None:
         self._parameters: dict[str, Parameter] = dict(network.named_parameters())
 
     def __iter__(self) -> Iterator[str]:
@@ -84,10 +84,20 @@ def random_transformer(
     context: ParallelContext | None = None,
     quantised_compute: str = "exact",
 ) -> FluxTransformer:
-    """A loaded transformer of one of SIZES; every rank and every run draws the same weights."""
-    config = SIZES[name].config
+    """A loaded transformer of one of SIZES, as `transformer_of`."""
+    return transformer_of(SIZES[name].config, compute_dtype, threads, context, quantised_compute)
+
+
+def transformer_of(
+    config: FluxConfig,
+    compute_dtype: str = "f32",
+    threads: int | None = None,
+    context: ParallelContext | None = None,
+    quantised_compute: str = "exact",
+) -> FluxTransformer:
+    """A loaded transformer; every rank and every run draws the same weights."""
     context = context or ParallelContext()
-    network = FluxNetwork(config)
+    network = FluxTransformer.network_on(config, context.config, compute_dtype)
     checkpoint: Any = RandomCheckpoint(network)
     weights = load(network, checkpoint, compute_dtype, kernels=context.config.kernels)
     return FluxTransformer(config, network, weights, compute_dtype, threads, context, quantised_compute)

@@ -19,10 +19,11 @@ from edgedit.models.layers import Embedding, Linear, Run, Sharing
 from edgedit.models.module import Module, Parameter
 from edgedit.parallel.mesh import Mesh
 from edgedit.parallel.split import array_split
+from edgedit.weights.checkpoint import listing
 from edgedit.weights.convert import fitting_type
 from edgedit.weights.sharding import Part
 
-_GRAIN = 32  # channels that stay together where any would do, unless the blocks of the weight's type are longer
+_GRAIN = 32  # channels that stay together where any would do, but for types of longer blocks
 
 
 @dataclass(frozen=True)
@@ -60,17 +61,24 @@ def share(network: Module, group: Group, compute_dtype: str) -> None:
             module.bias.part = module.weight.part
 
 
-def unaligned(network: Module, compute_dtype: str) -> list[tuple[str, Parameter]]:
-    """Weights that are f16 only because a share ends inside a block of the quantised type."""
-    return [
-        (name, parameter)
-        for name, parameter in network.named_parameters()
-        if parameter.role == "linear"
-        and parameter.part is not None
-        and parameter.part.axis == 1
-        and fitting_type(parameter.shape, compute_dtype) == compute_dtype
-        and fitting_type(parameter.shape, compute_dtype, parameter.part.cuts) != compute_dtype
-    ]
+def sharing_notes(network: Module, compute_dtype: str) -> tuple[str, ...]:
+    """What the user may not expect: weights that are f16 because a share ends inside a block of the quantised type."""
+    unaligned = [name for name, parameter in network.named_parameters() if _is_unaligned(parameter, compute_dtype)]
+    if not unaligned:
+        return ()
+    block = _ggml.block_size(compute_dtype)
+    return (
+        f"{len(unaligned)} weights are f16 instead of {compute_dtype}, whose blocks of {block} the shares of the ranks "
+        f"would cut: {listing(unaligned, 3)}",
+    )
+
+
+def _is_unaligned(parameter: Parameter, compute_dtype: str) -> bool:
+    part = parameter.part
+    if parameter.role != "linear" or part is None or part.axis != 1:
+        return False
+    whole, shared = (fitting_type(parameter.shape, compute_dtype, cuts) for cuts in ((), part.cuts))
+    return whole != shared
 
 
 def _shares(runs: Sequence[Run], ranks: int, block: int) -> list[tuple[tuple[int, int], ...]]:
