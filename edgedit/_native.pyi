@@ -94,6 +94,8 @@ class ops:
     gated_residual: int
     linear: int
     attention: int
+    attention_partial: int
+    attention_merge: int
     conv2d: int
     max_streams: int
     max_planes: int
@@ -148,6 +150,11 @@ class ops:
 
     class PointwiseSpec:
         def __init__(self, eps: float = 0.0) -> None: ...
+        @property
+        def address(self) -> int: ...
+
+    class MergeSpec:
+        def __init__(self) -> None: ...
         @property
         def address(self) -> int: ...
 

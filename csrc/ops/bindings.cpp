@@ -168,5 +168,8 @@ void register_ops(py::module_& module) {
              }),
              "eps"_a = 0.0f)
         .def_property_readonly("address", &address_of<PointwiseSpec>);
+    py::class_<MergeSpec>(ops, "MergeSpec")
+        .def(py::init(&fresh<MergeSpec>))
+        .def_property_readonly("address", &address_of<MergeSpec>);
     register_products(ops);
 }

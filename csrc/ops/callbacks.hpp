@@ -12,5 +12,7 @@ void edgedit_modulate(ggml_tensor* result, int thread, int num_threads, void* us
 void edgedit_gated_residual(ggml_tensor* result, int thread, int num_threads, void* userdata);
 void edgedit_linear(ggml_tensor* result, int thread, int num_threads, void* userdata);
 void edgedit_attention(ggml_tensor* result, int thread, int num_threads, void* userdata);
+void edgedit_attention_partial(ggml_tensor* result, int thread, int num_threads, void* userdata);
+void edgedit_attention_merge(ggml_tensor* result, int thread, int num_threads, void* userdata);
 void edgedit_conv2d(ggml_tensor* result, int thread, int num_threads, void* userdata);
 }

@@ -94,6 +94,8 @@ void register_products(py::module_& ops) {
     using namespace py::literals;
     ops.attr("linear") = reinterpret_cast<std::uintptr_t>(&edgedit_linear);
     ops.attr("attention") = reinterpret_cast<std::uintptr_t>(&edgedit_attention);
+    ops.attr("attention_partial") = reinterpret_cast<std::uintptr_t>(&edgedit_attention_partial);
+    ops.attr("attention_merge") = reinterpret_cast<std::uintptr_t>(&edgedit_attention_merge);
     ops.attr("conv2d") = reinterpret_cast<std::uintptr_t>(&edgedit_conv2d);
     py::class_<LinearSpec>(ops, "LinearSpec")
         .def(py::init(&make_linear), "family"_a, "weight"_a, "type"_a, "columns"_a, "inner"_a, "to_float"_a, "bias"_a,

@@ -29,6 +29,8 @@ struct LinearSpec {
 
 /// `attention`: q [B, Sq, H, D], k and v [B, Sk, H, D], then perhaps a mask of up to [B, H, Sq, Sk], whose axes but the
 /// last may be 1 -> [B, Sq, H, D].
+/// `attention_partial`: the same -> [B, Sq, H, D + 1] in f32, where the last channel is the natural logarithm of the sum
+/// of the exponentials of a query's scores, see kernels::AttentionProblem.
 struct AttentionSpec {
     std::uint32_t version;
     std::uint32_t nbytes;

@@ -89,6 +89,13 @@ struct PointwiseSpec {
     float eps; ///< of the norm
 };
 
+/// `attention_merge`: two results of `attention_partial` for the same queries and different keys -> the result for all
+/// of these keys, with its logarithm again [B, Sq, H, D + 1], which may take the place of the first, or without it.
+struct MergeSpec {
+    std::uint32_t version;
+    std::uint32_t nbytes;
+};
+
 template <typename Spec> constexpr bool is_current(const Spec& spec) {
     return spec.version == kSpecVersion && spec.nbytes == sizeof(Spec);
 }

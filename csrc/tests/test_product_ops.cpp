@@ -134,6 +134,45 @@ void attention_reads_its_mask(bool per_batch, bool per_head) {
     });
 }
 
+/// Two masks that leave out what the other leaves in: the parts merge to what no mask gives. Queries from
+/// `first_masked` on have no key in either.
+void attention_in_parts_adds_up(DType out_type, bool keeps_lse, bool in_place) {
+    const std::int64_t batch = 2, heads = 3, queries = 5, keys = 11, channels = 8, first_masked = 4;
+    FakeTensor q(DType::f32, {batch, queries, heads, channels}, 4), k(DType::f32, {batch, keys, heads, channels});
+    FakeTensor v(DType::f32, {batch, keys, heads, channels});
+    FakeTensor low(DType::f32, {queries, keys}), high(DType::f32, {queries, keys}), all(DType::f32, {queries, keys});
+    fill(q, 0), fill(k, 1), fill(v, 2);
+    for_each(all, [&](std::int64_t, std::int64_t, std::int64_t query, std::int64_t key) {
+        const bool is_low = key < query; // none of the first query's keys
+        const bool is_masked = query >= first_masked;
+        low.set(0, 0, query, key, is_low && !is_masked ? 0.0f : -INFINITY);
+        high.set(0, 0, query, key, is_low || is_masked ? -INFINITY : 0.0f);
+        all.set(0, 0, query, key, is_masked ? -INFINITY : 0.0f);
+    });
+    auto spec = fresh<AttentionSpec>();
+    spec.scale = 0.25f;
+    spec.has_mask = 1;
+    const std::vector<std::int64_t> shape = {batch, queries, heads, channels + 1};
+    FakeTensor first(DType::f32, shape), second(DType::f32, shape), whole(DType::f32, shape);
+    run(edgedit_attention_partial, first.node({&q, &k, &v, &low}), spec);
+    run(edgedit_attention_partial, second.node({&q, &k, &v, &high}), spec);
+    run(edgedit_attention_partial, whole.node({&q, &k, &v, &all}), spec);
+
+    MergeSpec merge{kSpecVersion, sizeof merge};
+    FakeTensor other(out_type, {batch, queries, heads, channels + (keeps_lse ? 1 : 0)});
+    FakeTensor& merged = in_place ? first : other;
+    run(edgedit_attention_merge, merged.node({&first, &second}), merge);
+    for_each(merged, [&](std::int64_t b, std::int64_t query, std::int64_t head, std::int64_t channel) {
+        const float found = merged.get(b, query, head, channel), expected = whole.get(b, query, head, channel);
+        const float unit = out_type == DType::f32 ? 2e-6f : 1.0f / 128;
+        const bool is_empty = query >= first_masked;
+        const bool fits = is_empty ? found == (channel == channels ? -INFINITY : 0.0f)
+                                   : std::fabs(found - expected) <= unit * std::fmax(1.0f, std::fabs(expected));
+        CHECK(fits, "merge %lld %lld %lld %lld: %g, not %g", static_cast<long long>(b), static_cast<long long>(query),
+              static_cast<long long>(head), static_cast<long long>(channel), found, expected);
+    });
+}
+
 void conv2d_reads_its_sides() {
     const std::int64_t batch = 2, channels = 3, height = 6, width = 7, filters = 4, kernel = 3, stride = 2;
     const std::int64_t above = 1, below = 2, left = 0, right = 1;
@@ -174,6 +213,9 @@ int main() {
         for (int choice = 0; choice < 4; ++choice) linear_reads_its_sources(type, choice & 1, choice & 2);
     }
     for (int choice = 0; choice < 4; ++choice) attention_reads_its_mask(choice & 1, choice & 2);
+    attention_in_parts_adds_up(DType::f32, true, false);
+    attention_in_parts_adds_up(DType::f32, true, true);
+    for (const DType type : {DType::f32, DType::bf16}) attention_in_parts_adds_up(type, false, false);
     conv2d_reads_its_sides();
     std::printf("linear, attention and conv2d read their sources as they are\n");
     return 0;
