@@ -65,7 +65,11 @@ class RandomCheckpoint:
     def dtype(self, key: str) -> str:
         return "F32"
 
-    float_type = dtype
+    def scale(self, key: str) -> None:
+        return None
+
+    def natural_dtype(self, key: str) -> str:
+        return "f32"
 
     def read(self, key: str) -> np.ndarray:
         shape = self.shape(key)

@@ -106,6 +106,10 @@ class Checkpoint:
         """The factor of the stored values: 1, which None stands for."""
         return None
 
+    def natural_dtype(self, key: str) -> str:
+        """f32: what is published as safetensors is in the type it was trained or fits a disk in."""
+        return "f32"
+
     def as_f32(self, key: str) -> np.ndarray:
         """The tensor as float32: a view where it is stored so, a converted copy otherwise.
 
@@ -115,12 +119,6 @@ class Checkpoint:
         from edgedit.weights.convert import source_as_f32
 
         return source_as_f32(self, key)
-
-    def float_type(self, key: str) -> str:
-        """`dtype(key)`, refused unless it is a floating type that can be loaded as a weight."""
-        from edgedit.weights.convert import check_weight_type
-
-        return check_weight_type(self, key)
 
 
 def _choose(directory: Path, names: Iterable[str]) -> Path:

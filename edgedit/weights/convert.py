@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import math
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 PIECE_ELEMENTS = 1 << 22  # 16 MiB of f32: the temporary memory of a conversion
 F16_MAX = 65504
+AUTO = "auto"  # each weight as its source has it naturally
 QUANTISED = ("q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 COMPUTE_TYPES = ("f32", "f16", "bf16", *QUANTISED)
 _DEQUANTISE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -27,9 +30,21 @@ _DEQUANTISE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_
 
 def check_compute_dtype(dtype: str) -> str:
     """Return `dtype`, or raise `ValueError` listing the legal ones."""
-    if dtype not in COMPUTE_TYPES:
-        raise ValueError(f"unknown compute dtype {dtype!r}; legal: {', '.join(COMPUTE_TYPES)}")
+    if dtype not in (AUTO, *COMPUTE_TYPES):
+        raise ValueError(f"unknown compute dtype {dtype!r}; legal: {', '.join((AUTO, *COMPUTE_TYPES))}")
     return dtype
+
+
+def main_dtype(source: TensorSource, dtype: str) -> str:
+    """The type of most of the weights [N, K] of a source that is loaded as `dtype`: that one, unless it is AUTO."""
+    if check_compute_dtype(dtype) != AUTO:
+        return dtype
+    counts: Counter[str] = Counter()
+    for key in source:
+        shape = source.shape(key)
+        if len(shape) == 2:
+            counts[source.natural_dtype(key)] += math.prod(shape)
+    return counts.most_common(1)[0][0] if counts else "f32"
 
 
 def fitting_type(shape: tuple[int, ...], dtype: str, cuts: tuple[int, ...] = ()) -> str:

@@ -180,6 +180,9 @@ class MergedSource:
         source = self._source
         return MergedRows(source.read(key), source.dtype(key), source.scale(key), up, down)
 
+    def natural_dtype(self, key: str) -> str:
+        return self._source.natural_dtype(key)
+
     def as_f32(self, key: str) -> np.ndarray:
         if key not in self._names:
             return self._source.as_f32(key)
@@ -227,6 +230,9 @@ class FactorSource:
 
     def scale(self, key: str) -> None:
         return None
+
+    def natural_dtype(self, key: str) -> str:
+        return "f32"
 
     as_f32 = read
 

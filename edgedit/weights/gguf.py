@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from edgedit.errors import CheckpointError
-from edgedit.graph._ggml import lib
+from edgedit.graph._ggml import QUANTISED_IDS, lib
 from edgedit.weights.gguf_header import MAGIC, Header, TensorInfo, read_header
 from edgedit.weights.safetensors import NUMPY_TYPE
 
@@ -32,6 +32,7 @@ PLAIN_TYPES = {
     lib.GGML_TYPE_I32: "I32",
     lib.GGML_TYPE_I64: "I64",
 }
+FLOATS = ("f32", "f16", "bf16")
 # ggml tensors have at most four axes and lose leading ones of length one; writers note the shape under this key.
 ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 
@@ -106,6 +107,11 @@ class GgufFile:
 
     def scale(self, key: str) -> np.ndarray | None:
         return None
+
+    def natural_dtype(self, key: str) -> str:
+        """As stored: what is published as GGUF was made for the memory that it takes."""
+        dtype = self.entries[key].dtype.lower()
+        return dtype if dtype in FLOATS or dtype in QUANTISED_IDS else "f32"
 
     def as_f32(self, key: str) -> np.ndarray:
         from edgedit.weights.convert import source_as_f32

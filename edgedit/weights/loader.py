@@ -14,11 +14,17 @@ from edgedit.errors import CheckpointError, GgmlError
 from edgedit.graph._ggml import lib
 from edgedit.host import usable_cores
 from edgedit.weights.checkpoint import listing
-from edgedit.weights.convert import check_compute_dtype, check_weight_type, converted_pieces
+from edgedit.weights.convert import (
+    AUTO,
+    check_compute_dtype,
+    check_weight_type,
+    converted_pieces,
+    is_quantised,
+)
 from edgedit.weights.forms import Form, declare
 from edgedit.weights.memory import Memory
 from edgedit.weights.packing import pack
-from edgedit.weights.sharding import Part, share_of
+from edgedit.weights.sharding import share_of
 
 if TYPE_CHECKING:
     from edgedit.models.module import Module, Parameter
@@ -60,6 +66,7 @@ def load(
             parameter (tied weights) if their values are the same.
         ignore: shell-style patterns of further keys that are not needed.
         progress: called with (bytes done, bytes in all) after each tensor.
+        compute_dtype: of linear weights; "auto" for the natural type of each.
         kernels: family that linear weights are packed for; "ggml" for none.
 
     Raises:
@@ -70,7 +77,12 @@ def load(
     check_compute_dtype(compute_dtype)
     parameters = dict(module.named_parameters())
     keys = _match(parameters, checkpoint, rename, tuple(ignore), type(module).__name__)
-    forms = {name: Form.of(parameter, compute_dtype, kernels) for name, parameter in parameters.items()}
+    forms = {
+        name: Form.of(
+            parameter, checkpoint.natural_dtype(keys[name]) if compute_dtype == AUTO else compute_dtype, kernels
+        )
+        for name, parameter in parameters.items()
+    }
 
     context, pointers = declare(forms)
     try:
@@ -84,7 +96,7 @@ def load(
     try:
         with ThreadPoolExecutor(cores) as workers:
             for name, form in forms.items():
-                _fill(pointers[name], form, parameters[name].part, checkpoint, keys[name], workers, cores)
+                _fill(pointers[name], form, parameters[name], checkpoint, keys[name], workers, cores)
                 done += form.nbytes
                 if progress:
                     progress(done, total)
@@ -114,7 +126,7 @@ def _match(
             unknown.append(key)
             continue
         claims.setdefault(name, []).append(key)
-        if checkpoint.shape(key) != parameters[name].shape:
+        if not _fits(checkpoint.shape(key), parameters[name].shape):
             misshapen.append(f"{key} is {list(checkpoint.shape(key))} for {list(parameters[name].shape)}")
         check_weight_type(checkpoint, key)
     missing = [name for name in parameters if name not in claims]
@@ -133,6 +145,11 @@ def _match(
     return {name: keys[0] for name, keys in claims.items()}
 
 
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether shapes agree but for axes of length one, which formats and spellings of a network drop or add."""
+    return [size for size in shape if size != 1] == [size for size in wanted if size != 1]
+
+
 def _same_values(checkpoint: TensorSource, key: str, other: str) -> bool:
     if checkpoint.dtype(key) == checkpoint.dtype(other):
         return np.array_equal(checkpoint.read(key), checkpoint.read(other))
@@ -142,21 +159,24 @@ def _same_values(checkpoint: TensorSource, key: str, other: str) -> bool:
 def _fill(
     pointer: Any,
     form: Form,
-    part: Part | None,
+    parameter: Parameter,
     checkpoint: TensorSource,
     key: str,
     workers: Executor,
     num_workers: int,
 ) -> None:
     """Convert one tensor, or the part of it that this rank holds, into its place."""
-    values, stored = checkpoint.read(key), checkpoint.dtype(key)
+    whole, part = parameter.shape, parameter.part
+    values, stored, scale = checkpoint.read(key), checkpoint.dtype(key), checkpoint.scale(key)
+    if not is_quantised(stored) and values.shape != whole:
+        values = values.reshape(whole)
     if part is not None:
-        values, stored, _ = share_of(values, stored, None, part)
+        values, stored, scale = share_of(values, stored, scale, part)
     if form.packed:
-        pack(values, stored, form, key, pointer.contents.data, workers, num_workers)
+        pack(values, stored, scale, form, key, pointer.contents.data, workers, num_workers)
         return
     offset = 0
-    for piece in converted_pieces(values, stored, form.dtype, key, workers, num_workers):
+    for piece in converted_pieces(values, stored, form.dtype, key, workers, num_workers, scale):
         lib.ggml_backend_tensor_set(pointer, piece.ctypes.data, offset, piece.nbytes)
         offset += piece.nbytes
     assert offset == form.nbytes, f"{key}: {offset} bytes for {form.nbytes}"

@@ -83,11 +83,16 @@ class Rule:
 
 @dataclass(frozen=True)
 class Spelling:
-    """One way to name the tensors of an architecture; one without rules is that of diffusers or transformers."""
+    """One way to name the tensors of an architecture; one without rules is that of diffusers or transformers.
+
+    signature  a tensor that tells it
+    not_below  ends of prefixes below which that tensor means something else
+    """
 
     name: str
     signature: str
     rules: tuple[Rule, ...]
+    not_below: tuple[str, ...] = ()
 
     def bind(self, keys: Iterable[str]) -> NameMap:
         """The map for a network whose tensors the file calls `keys` (or its modules)."""
@@ -128,6 +133,7 @@ def architecture(name: str) -> Architecture:
             spelling,
             entry["signature"],
             tuple(Rule.of(source, value) for source, value in entry["rules"].items()),
+            tuple(entry.get("not_below", ())),
         )
         for spelling, entry in content["spellings"].items()
     )

@@ -14,12 +14,19 @@ from edgedit.weights.forms import Form
 
 
 def pack(
-    values: np.ndarray, stored: str, form: Form, name: str, address: int, workers: Executor, num_workers: int
+    values: np.ndarray,
+    stored: str,
+    scale: np.ndarray | None,
+    form: Form,
+    name: str,
+    address: int,
+    workers: Executor,
+    num_workers: int,
 ) -> None:
     """Fill the packed form of a weight.
 
     Args:
-        values: [N, K] in the safetensors type `stored`; may be a mapped file.
+        values, stored, scale: a weight [N, K] as a `TensorSource` gives it; may be a mapped file.
         form: of the packed weight.
         name: for messages.
         address: of its memory, aligned to 64 bytes.
@@ -30,12 +37,13 @@ def pack(
     """
     assert form.packed is not None, f"{name} has no packed form"
     family, type_id = form.packed, _ggml.TYPE_IDS[form.dtype]
-    columns, inner = values.shape
+    columns, inner = form.shape
     panel = _native.kernels.panel(family)
     step = convert.PIECE_ELEMENTS // (num_workers * max(1, inner)) // panel * panel or panel
 
     def pack_from(first: int) -> None:
-        rows = convert.converted(values[first : first + step], stored, form.dtype, name)
+        taken = slice(first, first + step)
+        rows = convert.converted(values[taken], stored, form.dtype, name, convert.part_of(scale, taken))
         _native.kernels.pack(family, type_id, columns, inner, first, len(rows), rows.ctypes.data, address)
 
     deque(workers.map(pack_from, range(0, columns, step)), maxlen=0)

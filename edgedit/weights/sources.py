@@ -57,6 +57,10 @@ class TensorSource(Protocol):
         """Factor of the stored values, f32: [1], or [rows, 1] with one for each index of the first axis. None for 1."""
         ...
 
+    def natural_dtype(self, key: str) -> str:
+        """The type that a weight has in memory where none is asked for, in ggml's spelling: f32, or as it is stored."""
+        ...
+
     def as_f32(self, key: str) -> np.ndarray:
         """The tensor as float32 in its shape: a view where it is stored so, a converted copy otherwise.
 
@@ -131,6 +135,9 @@ class Together:
 
     def scale(self, key: str) -> np.ndarray | None:
         return self._sources[key].scale(key)
+
+    def natural_dtype(self, key: str) -> str:
+        return self._sources[key].natural_dtype(key)
 
     def as_f32(self, key: str) -> np.ndarray:
         return self._sources[key].as_f32(key)

@@ -36,7 +36,11 @@ class Values:
     def dtype(self, key: str) -> str:
         return "F32"
 
-    float_type = dtype
+    def scale(self, key: str) -> None:
+        return None
+
+    def natural_dtype(self, key: str) -> str:
+        return "f32"
 
     def read(self, key: str) -> np.ndarray:
         return self._values[key]
