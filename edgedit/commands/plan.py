@@ -156,14 +156,19 @@ class _Graphs:
         self.mesh = Mesh(ParallelConfig.for_plan(**options))
         self.steps_at_once = steps_at_once
         self.known: dict[tuple[int, ...], RankForecast] = {}
-        self.ahead: dict[int, RankForecast] = {}  # by place on the tp axis, which alone decides it
+        self.ahead: dict[tuple[int, ...], RankForecast] = {}  # by the shares of weights, which alone decide it
+        self.shares: dict[int, tuple[int, ...]] = {}  # of weights, by place on the tp axis
 
     def rank(self, rank: int) -> RankForecast:
         degrees, place = self.mesh.degrees, self.mesh.coords(rank)
+        weights = self._shares_of_weights(rank, place["tp"])
         heads = array_split(self.config.num_attention_heads, degrees["tp"])[place["tp"]]
         shared = (self.shape["image_tokens"], self.shape["text_tokens"], heads)
-        tokens_and_heads = (array_split(whole, degrees["ulysses"])[place["ulysses"]] for whole in shared)
-        shard = (place["tp"], *tokens_and_heads)
+        *tokens, heads = (array_split(whole, degrees["ulysses"])[place["ulysses"]] for whole in shared)
+        # what a rank adds up of the sums over tp: they are of either stream, or of both together
+        rows = (self.shape["batch"] * count * self.config.dim for count in (*tokens, sum(tokens)))
+        sums = (array_split(count, degrees["tp"])[place["tp"]] for count in rows)
+        shard = (*tokens, heads, *sums, *weights)
         if shard not in self.known:
             graph = self.network.describe(
                 self.config,
@@ -172,17 +177,25 @@ class _Graphs:
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
             )
             degree = degrees["ulysses"] * degrees["tp"]
-            self.known[shard] = RankForecast.of(graph, degree, self._modulations(rank, place["tp"]))
+            self.known[shard] = RankForecast.of(graph, degree, self._modulations(rank, weights))
         return self.known[shard]
 
-    def _modulations(self, rank: int, place: int) -> RankForecast:
+    def _shares_of_weights(self, rank: int, place: int) -> tuple[int, ...]:
+        """Channels that a rank has of each weight that is shared."""
+        if place not in self.shares:
+            parallel = ParallelConfig.for_plan(**self.options, rank=rank)
+            parameters = self.network.network_on(self.config, parallel, self.dtype).named_parameters()
+            self.shares[place] = tuple(p.part.length for _, p in parameters if p.part is not None)
+        return self.shares[place]
+
+    def _modulations(self, rank: int, weights: tuple[int, ...]) -> RankForecast:
         """What a rank computes of timesteps, guidance and pooled text, for so many steps at once."""
-        if place not in self.ahead:
+        if weights not in self.ahead:
             graph = self.network.describe_modulations(
                 self.config,
                 rows=self.steps_at_once * self.shape["batch"],
                 compute_dtype=self.dtype,
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
             )
-            self.ahead[place] = RankForecast.of(graph, self.mesh.degrees["tp"])
-        return self.ahead[place]
+            self.ahead[weights] = RankForecast.of(graph, self.mesh.degrees["tp"])
+        return self.ahead[weights]
