@@ -11,7 +11,8 @@ from edgedit.errors import EdgeditError
 
 # Fastest first. "portable" runs everywhere, at the speed of what a compiler makes of plain loops over vectors; "ggml"
 # stands for ggml's own nodes.
-FAMILIES = ("avx512", "avx2", "portable", "ggml")
+PORTABLE = "portable"
+FAMILIES = ("avx512", "avx2", PORTABLE, "ggml")
 CHOICES = ("auto", *FAMILIES)
 VARIABLE = "EDGEDIT_KERNELS"  # what auto means
 QUANTISED_COMPUTE = ("exact", "int8")

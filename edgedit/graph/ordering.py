@@ -32,6 +32,7 @@ _HEAVY_OPS = frozenset(
     {
         "linear",
         "attention",
+        "attention_partial",
         "conv2d",
         "mul_mat",
         "mul_mat_id",

@@ -48,6 +48,8 @@ class SPAllToAll4DBatchLayout:
 
     splits     one per stream; all of the same group and rank
     num_heads  global heads H; shared like array_split, so H need not divide
+    total_length  what `total_count` counts for tokens, padding included; those of the splits unless given. For groups
+                  that hold unlike chunks of one sequence and yet have to plan alike.
 
     Raises ValueError when a rank would have no head, or the splits belong to different ranks.
     """
@@ -58,6 +60,7 @@ class SPAllToAll4DBatchLayout:
     head_dim: int
     planes: int = 1
     batch: int = 1
+    total_length: int | None = None
 
     def __post_init__(self) -> None:
         groups = {(split.world_size, split.rank) for split in self.splits}
@@ -134,7 +137,10 @@ class SPAllToAll4DBatchLayout:
     @property
     def total_count(self) -> int:
         """Elements that all ranks send together, padding included."""
-        return self._slot * self.num_heads * sum(split.padded_length for split in self.splits)
+        tokens = self.total_length
+        if tokens is None:
+            tokens = sum(split.padded_length for split in self.splits)
+        return self._slot * self.num_heads * tokens
 
     # index maps
 

@@ -23,6 +23,8 @@ def whole_mask(b: GraphBuilder, mask: Tensor | None, streams: Sequence[Stream]) 
     length = sum(stream.length for stream in streams)
     fits = mask.ndim <= _NDIM and mask.shape[-1] == length and mask.shape[-2] in (1, length)
     require(fits, "attention", f"a mask must be [B | 1, H | 1, S | 1, S] with S = {length}", mask)
+    if mask.ndim == _NDIM:
+        return mask
     return b.reshape(mask, (*(1,) * (_NDIM - mask.ndim), *mask.shape))
 
 

@@ -30,18 +30,15 @@ class Sharded(AttentionStrategy):
     def split(self, b: GraphBuilder, x: Tensor, axis: int) -> Tensor:
         return self.share(x.shape[axis]).local(b, x, axis)
 
-    def gather(self, b: GraphBuilder, x: Tensor, length: int) -> Tensor:
-        return self._gather(b, x, length, "gather")
-
-    def share(self, length: int) -> SPSequenceSplit:
-        """This rank's share of a stream of so many tokens."""
-        return SPSequenceSplit(length, self.degree, self.rank, self.mode)
-
-    def _gather(self, b: GraphBuilder, x: Tensor, length: int, name: str) -> Tensor:
+    def gather(
+        self, b: GraphBuilder, x: Tensor, length: int, name: str = "gather", total_length: int | None = None
+    ) -> Tensor:
+        """As of every strategy. `name` is that of the collective, `total_length` as of SPAllToAll4DBatchLayout."""
         share = self.share(length)
         batch, _, channels = x.shape
         counts = [batch * slots * channels for slots in share.lengths]
-        received = gathered(b, name, self, b.contiguous(x), counts)
+        total = None if total_length is None else batch * total_length * channels
+        received = gathered(b, name, self, b.contiguous(x), counts, total_count=total)
         whole = b.empty((batch, length, channels), "whole")
         for peer, slots in enumerate(share.lengths):
             tokens = share.valid_lengths[peer]
@@ -52,9 +49,19 @@ class Sharded(AttentionStrategy):
             whole = b.write(whole, part, (length * channels, channels, 1), share.offsets[peer] * channels)
         return whole
 
+    def share(self, length: int) -> SPSequenceSplit:
+        """This rank's share of a stream of so many tokens."""
+        return SPSequenceSplit(length, self.degree, self.rank, self.mode)
+
 
 def gathered(
-    b: GraphBuilder, name: str, ranks: Sharded, send: Tensor, counts: Sequence[int], ops: str = "generic"
+    b: GraphBuilder,
+    name: str,
+    ranks: Sharded,
+    send: Tensor,
+    counts: Sequence[int],
+    ops: str = "generic",
+    total_count: int | None = None,
 ) -> Tensor:
     """What all ranks send, one after another: [sum of counts], `counts` being elements of each rank."""
     return b.collective(
@@ -66,6 +73,7 @@ def gathered(
         [counts[ranks.rank]] * ranks.degree,
         counts,
         ranks.rank,
+        total_count=total_count,
         ops=ops,
     )
 

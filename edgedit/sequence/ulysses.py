@@ -45,15 +45,14 @@ class Ulysses(Sharded):
     def attention(
         self, b: GraphBuilder, streams: Sequence[Stream], mask: Tensor | None = None
     ) -> list[Tensor]:
-        sharded = [stream for stream in streams if not stream.replicated]
-        if not sharded:
+        if all(stream.replicated for stream in streams):
             return Local().attention(b, streams, mask)
-        inward, outward = self._layouts(streams, sharded)
+        inward, outward = self._layouts(streams)
         mask = whole_mask(b, mask, streams)
         begin = sum(inward.heads[: self.rank])
         mask = part_of(b, mask, HEADS, [(begin, begin + inward.num_local_heads)])
         exchange = fused.exchange_of(inward, self.wire)
-        why_not = "a stream that every rank holds" if len(sharded) < len(streams) else None
+        why_not = "a stream that every rank holds" if any(s.replicated for s in streams) else None
         if fused.fuses(b, exchange, streams, why_not):
             planes = fused.planes_of(b, fused.streams_to_heads(b, inward, exchange, streams, self.axis))
             joint = self._attend(b, tuple(planes), streams, mask)
@@ -61,18 +60,28 @@ class Ulysses(Sharded):
             return fused.heads_to_streams(b, outward, back, joint, self.axis)
         return self._generic_attention(b, streams, mask, inward, outward)
 
-    def _layouts(
-        self, streams: Sequence[Stream], sharded: Sequence[Stream]
-    ) -> tuple[SPAllToAll4DBatchLayout, SPAllToAll4DBatchLayout]:
+    def _layouts(self, streams: Sequence[Stream]) -> tuple[SPAllToAll4DBatchLayout, SPAllToAll4DBatchLayout]:
         """Of the exchanges to heads and back."""
         batch, _, num_heads, head_dim = streams[0].q.shape
-        splits = tuple(self.share(stream.length) for stream in sharded)
-        inward = SPAllToAll4DBatchLayout(
-            Direction.SEQ_TO_HEAD, splits, num_heads, head_dim, planes=fused.PLANES, batch=batch
-        )
-        return inward, SPAllToAll4DBatchLayout(
-            Direction.HEAD_TO_SEQ, splits, num_heads, head_dim, batch=batch
-        )
+        lengths = [stream.length for stream in streams if not stream.replicated]
+        splits = tuple(self.share(self._length_within(length)) for length in lengths)
+
+        def layout(direction: Direction, planes: int) -> SPAllToAll4DBatchLayout:
+            total = self._total_length(lengths)
+            return SPAllToAll4DBatchLayout(direction, splits, num_heads, head_dim, planes, batch, total)
+
+        return layout(Direction.SEQ_TO_HEAD, fused.PLANES), layout(Direction.HEAD_TO_SEQ, 1)
+
+    def _length_within(self, length: int) -> int:
+        """How many of a stream's tokens the ranks of this group hold."""
+        return length
+
+    def _tokens_within(self, stream: Stream) -> int:
+        return stream.length if stream.replicated else self._length_within(stream.length)
+
+    def _total_length(self, lengths: Sequence[int]) -> int | None:
+        """Of streams of these lengths, see SPAllToAll4DBatchLayout."""
+        return None
 
     def _attend(
         self, b: GraphBuilder, planes: Sequence[Tensor], streams: Sequence[Stream], mask: Tensor | None
@@ -100,8 +109,9 @@ class Ulysses(Sharded):
         joint = b.cast(self._attend(b, planes, streams, mask), "f32")
         outputs, replicated, begin = [], {}, 0
         for index, stream in enumerate(streams):
-            output = b.slice(joint, 1, begin, begin + stream.length)
-            begin += stream.length
+            end = begin + self._tokens_within(stream)
+            output = b.slice(joint, 1, begin, end)
+            begin = end
             if stream.replicated:
                 replicated[index] = self._all_heads(b, output, inward, f"heads{index}")
             else:
@@ -129,8 +139,9 @@ class Ulysses(Sharded):
                 if stream.replicated:
                     parts.append(b.slice(own[plane], 2, first, first + layout.num_local_heads))
                 else:
-                    parts.append(b.slice(of_sharded, 1, begin, begin + stream.length))
-                    begin += stream.length
+                    end = begin + self._tokens_within(stream)
+                    parts.append(b.slice(of_sharded, 1, begin, end))
+                    begin = end
             joint.append(b.concat([b.contiguous(part) for part in parts], 1))
         return joint
 

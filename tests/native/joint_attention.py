@@ -56,7 +56,12 @@ class Problem:
         return np.split(joint, np.cumsum(self.lengths)[:-1], axis=1)
 
     def run(
-        self, degrees: dict[str, int], mask: np.ndarray | None = None, mode: str = "uneven", poison=0.0, **choices
+        self,
+        degrees: dict[str, int],
+        mask: np.ndarray | None = None,
+        mode: str = "uneven",
+        poison=0.0,
+        **choices,
     ) -> list[np.ndarray]:
         """Each stream's whole output as all ranks see it alike; `poison` fills the padding of pad mode."""
         ranks = self.run_ranks(degrees, mask, mode, poison, **choices)
@@ -70,8 +75,8 @@ class Problem:
         size = int(np.prod(list(degrees.values())))
 
         def run(context):
-            b, strategy, values = self.graph(context, mask, mode, poison, **choices)
-            executor = Executor(b, CpuBackend(1), context, degree=strategy.degree)
+            b, _, values = self.graph(context, mask, mode, poison, **choices)
+            executor = Executor(b, CpuBackend(1), context, degree=size)
             result = executor.run(values)
             return [result[f"out{index}"] for index in range(len(self.lengths))]
 

@@ -91,11 +91,13 @@ class CollectiveOps(ImageOps):
         reduce_op: str | None = None,
         total_count: int | None = None,
         ops: str = "generic",
+        after: Tensor | None = None,
     ) -> Tensor:
         """Add a collective over the group of mesh axis `axis` and return the tensor it receives.
 
         `send` must be contiguous; counts are in elements, one per rank of the group; `rank` is this rank's place
-        in it; `total_count` is what all ranks of an all_to_all contribute together; `ops` says what fills the buffers.
+        in it; `total_count` is what all ranks of an all_to_all contribute together; `ops` says what fills the buffers;
+        `after` is what must be computed before the collective starts, although it is not sent.
 
         Two nodes are added: *start*, whose result is the receive buffer, and *wait*, a view of it that also
         depends on `send`, so that ggml's allocator keeps both apart while the collective is in flight. A receive
@@ -122,6 +124,7 @@ class CollectiveOps(ImageOps):
             ),
             (count,),
             f"{kind}.start",
+            after=() if after is None or after.node is None else (after.node,),
             collective=index,
         )
         wait = self._emit(
