@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from edgedit import kernels, launcher
-
-AXES = ("tp", "ulysses", "ring", "kv_gather", "cfg", "dp")
+from edgedit.degrees import AXES, degree_choices, fewer_ulysses, flags
 
 BACKENDS = ("auto", "none", "local", "mpi", "shm", "nccl", "cuda-ipc")
 COMMS = ("auto", "graph-cut", "in-graph")
@@ -167,7 +166,7 @@ class ParallelConfig:
         if self.ring_degree > 1 and self.kv_gather_degree > 1:
             raise ValueError(
                 f"ring_degree {self.ring_degree} and kv_gather_degree {self.kv_gather_degree}: the two are "
-                "alternatives for one slot; set one of them to 1"
+                f"alternatives for one slot; set one of them to 1, for instance {self._one_outer_axis()}"
             )
         product = math.prod(self.axes.values())
         if product != self.world_size:
@@ -188,6 +187,12 @@ class ParallelConfig:
                 raise ValueError(
                     f"{field} {getattr(self, field)} is more than the world of {self.world_size} ranks"
                 )
+
+    def _one_outer_axis(self) -> str:
+        """Flags for as many ranks with one of ring and kv_gather, either of them."""
+        both = self.ring_degree * self.kv_gather_degree
+        rings, gathers = {"ring": both, "kv_gather": 1}, {"ring": 1, "kv_gather": both}
+        return " or ".join(flags({**self.axes, **degrees}) for degrees in (rings, gathers))
 
     def _resolve_kernels(self) -> None:
         """Our kernels compute on the CPU, in fused nodes."""
@@ -223,18 +228,6 @@ def _check_word(field: str, value: str, legal: tuple[str, ...]) -> None:
         )
 
 
-def degree_choices(world_size: int) -> str:
-    """The flags that fill a world with the axes that models support today, e.g. "--cfg 2 --ulysses 2, --ulysses 4"."""
-    if world_size == 1:
-        return "no degree flags"
-    choices = [f"--ulysses {world_size}"]
-    if world_size == 2:
-        choices.insert(0, "--cfg 2")
-    elif world_size % 2 == 0:
-        choices.insert(0, f"--cfg 2 --ulysses {world_size // 2}")
-    return ", ".join(choices)
-
-
 def check_supported(config: ParallelConfig, supported_axes: Collection[str], model_name: str) -> None:
     """Refuse, by name, a degree above 1 on an axis that a model does not use yet. Raises `ValueError`."""
     degrees = {**config.axes, "vae": config.vae_degree, "text_encoder": config.text_encoder_degree}
@@ -265,14 +258,8 @@ def check_heads(num_heads: int, config: ParallelConfig, model_name: str) -> None
     legal = legal_ulysses_degrees(num_heads, config)
     if config.ulysses_degree in legal:
         return
-    largest, rest = legal[-1], config.world_size // config.ulysses_degree
-    alternatives = []
-    if rest == 1 and config.world_size % 2 == 0 and config.world_size // 2 <= largest:
-        alternatives.append(
-            f"--cfg 2 --ulysses {config.world_size // 2} on the same {config.world_size} ranks"
-        )
-    alternatives.append(f"--ulysses {largest} on {largest * rest} ranks")
     raise ValueError(
-        f"ulysses_degree {config.ulysses_degree} is more than the {largest} heads that {model_name} can share; "
-        f"legal degrees: 1 to {largest} (uneven shares are fine); alternatives: {', '.join(alternatives)}"
+        f"ulysses_degree {config.ulysses_degree} is more than the {legal[-1]} heads that {model_name} can share; legal "
+        f"degrees: 1 to {legal[-1]} (uneven shares are fine); alternatives: "
+        f"{', '.join(fewer_ulysses(config.axes, legal[-1]))}"
     )

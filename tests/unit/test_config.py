@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from edgedit.config import ParallelConfig, check_heads, check_supported, legal_ulysses_degrees
+from edgedit.degrees import sequence_degrees
 
 
 def refusal(**options) -> str:
@@ -39,7 +40,11 @@ def test_a_product_that_is_not_the_world_is_shown() -> None:
 
 @pytest.mark.parametrize(
     ("world_size", "choices"),
-    [(2, "--cfg 2, --ulysses 2"), (3, "--ulysses 3"), (4, "--cfg 2 --ulysses 2, --ulysses 4")],
+    [
+        (2, "--cfg 2, --ulysses 2, --kv-gather 2, --ring 2, --tp 2, --dp 2"),
+        (3, "--ulysses 3, --kv-gather 3, --ring 3, --tp 3, --dp 3"),
+        (4, "--cfg 2 --ulysses 2, --ulysses 4, --kv-gather 4, --ring 4, --tp 4, --dp 4"),
+    ],
 )
 def test_a_launch_without_degrees_is_told_the_choices(world_size: int, choices: str) -> None:
     message = refusal(world_size=world_size)
@@ -48,8 +53,9 @@ def test_a_launch_without_degrees_is_told_the_choices(world_size: int, choices: 
 
 
 def test_ring_and_kv_gather_are_alternatives() -> None:
-    message = refusal(ring_degree=2, kv_gather_degree=2, world_size=4)
+    message = refusal(ring_degree=2, kv_gather_degree=2, ulysses_degree=2, world_size=8)
     assert "ring_degree 2 and kv_gather_degree 2" in message
+    assert "--ring 4 --ulysses 2 or --kv-gather 4 --ulysses 2" in message
     assert ParallelConfig(ring_degree=2, ulysses_degree=2, world_size=4).axes["ring"] == 2
 
 
@@ -132,8 +138,39 @@ def test_more_ulysses_ranks_than_heads_are_told_degrees_and_alternatives() -> No
         check_heads(2, ParallelConfig.for_plan(ulysses_degree=4), "flux")
     for words in ("ulysses_degree 4", "2 heads", "1 to 2", "--cfg 2 --ulysses 2 on the same 4 ranks"):
         assert words in str(refused.value)
-    with pytest.raises(ValueError, match="--ulysses 6 on 12 ranks"):
-        check_heads(6, ParallelConfig.for_plan(ulysses_degree=8, cfg_degree=2), "flux")
+
+
+@pytest.mark.parametrize(
+    ("heads", "degrees", "alternatives"),
+    [
+        (2, {"ulysses": 4}, "--ring 2 --ulysses 2 on the same 4 ranks, --kv-gather 4 on the same 4 ranks"),
+        (6, {"ulysses": 8, "cfg": 2}, "--cfg 2 --ring 2 --ulysses 4 on the same 16 ranks"),
+        (6, {"ulysses": 8, "cfg": 2}, "--cfg 2 --ulysses 6 on 12 ranks"),
+        (4, {"ulysses": 5}, "--ring 5 on the same 5 ranks, --kv-gather 5 on the same 5 ranks, --ulysses 4 on 4"),
+        (4, {"ulysses": 6, "kv_gather": 2}, "--kv-gather 4 --ulysses 3 on the same 12 ranks"),
+        (6, {"ulysses": 4, "tp": 2}, "--ring 2 --ulysses 2 --tp 2 on the same 8 ranks"),
+    ],
+)
+def test_alternatives_to_too_many_ulysses_ranks_are_whole_commands(heads, degrees, alternatives) -> None:
+    config = ParallelConfig.for_plan(**{f"{axis}_degree": degree for axis, degree in degrees.items()})
+    with pytest.raises(ValueError) as refused:
+        check_heads(heads, config, "flux")
+    assert alternatives in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "heads", "degrees"),
+    [
+        (1, 4, {"ulysses": 1, "ring": 1}),
+        (2, 24, {"kv_gather": 2}),
+        (4, 24, {"ulysses": 4, "ring": 1}),
+        (6, 4, {"ulysses": 3, "ring": 2}),
+        (7, 4, {"ulysses": 1, "ring": 7}),
+        (48, 24, {"ulysses": 24, "ring": 2}),
+    ],
+)
+def test_ranks_that_share_the_sequence_somehow(ranks: int, heads: int, degrees: dict[str, int]) -> None:
+    assert sequence_degrees(ranks, heads) == degrees
 
 
 def test_tensor_parallel_ranks_share_the_heads_first() -> None:
