@@ -242,6 +242,7 @@ class AutoencoderKL(Model):
     """Turns latents into pictures and back. Loaded by `from_pretrained`."""
 
     config_class = AutoencoderKLConfig
+    architecture = "autoencoder_kl"
     network: AutoencoderKLNetwork
 
     @classmethod

@@ -16,7 +16,10 @@ from edgedit.models.layers import Embedding, LayerNorm, Linear
 from edgedit.models.model import Model
 from edgedit.models.module import Module
 from edgedit.models.token_ids import checked_ids
+from edgedit.weights.sources import TensorSource
+from edgedit.weights.views import without
 
+PROJECTION = "text_projection.weight"
 LEGACY_EOS = 2  # configs from before eos_token_id meant anything; then eos is the highest id of a prompt
 
 
@@ -158,10 +161,16 @@ class CLIPTextModel(Model):
     """Reads prompts. Loaded by `from_pretrained`."""
 
     config_class = CLIPTextConfig
+    architecture = "clip"
 
     @classmethod
     def build_network(cls, config: CLIPTextConfig) -> CLIPTransformer:
         return CLIPTextNetwork(config)
+
+    @classmethod
+    def completed(cls, source: TensorSource, config: CLIPTextConfig) -> TensorSource:
+        """Files are made for several families; some do not project."""
+        return without(source, [PROJECTION])
 
     @classmethod
     def parameter_name(cls, key: str) -> str | None:
@@ -194,6 +203,14 @@ class CLIPTextModel(Model):
 
 class CLIPTextModelWithProjection(CLIPTextModel):
     """Reads prompts for Stable Diffusion 3. Loaded by `from_pretrained`."""
+
+    @classmethod
+    def completed(cls, source: TensorSource, config: CLIPTextConfig) -> TensorSource:
+        """Files without a projection mean that there is none: that it changes nothing."""
+        if PROJECTION in source or config.projection_dim != config.hidden_size:
+            return source
+        identity = np.eye(config.hidden_size, dtype=np.float32)
+        return without(source, [], made={PROJECTION: identity})
 
     @classmethod
     def build_network(cls, config: CLIPTextConfig) -> CLIPTransformer:

@@ -134,6 +134,7 @@ class FluxTransformer(DiffusionTransformer):
     """Predicts the velocity of image tokens. Loaded by `from_pretrained`; called like diffusers' class."""
 
     config_class = FluxConfig
+    architecture = "flux"
     network: FluxNetwork
     timestep_range = 1.0
 

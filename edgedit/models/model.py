@@ -20,10 +20,12 @@ from edgedit.kernels import check_quantised_compute
 from edgedit.models.adapters import adapted
 from edgedit.models.module import Module
 from edgedit.parallel.context import ParallelContext
-from edgedit.weights.checkpoint import Checkpoint
+from edgedit.weights.convert import check_compute_dtype, main_dtype
 from edgedit.weights.deltas import Deltas
 from edgedit.weights.loader import Progress, WeightStore, load
-from edgedit.weights.sources import TensorSource
+from edgedit.weights.recognise import component_of, holds
+from edgedit.weights.sources import TensorSource, open_source
+from edgedit.weights.told import ComponentWeights, open_component
 
 MAX_COMPILED_GRAPHS = 8
 
@@ -37,6 +39,7 @@ class Model:
     """
 
     config_class: ClassVar[Any]
+    architecture: ClassVar[str]  # of weights/names
     ignored_keys: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
@@ -96,16 +99,38 @@ class Model:
         """The configuration in `directory/config.json`. Raises CheckpointError when there is none."""
         path = Path(directory) / "config.json"
         try:
-            return cls.config_class.from_dict(json.loads(path.read_text()))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing; {cls.__name__} needs a diffusers directory") from None
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} is no JSON: {error}") from None
+        if not isinstance(content, dict):
+            raise CheckpointError(f"{path} holds no JSON object")
+        return cls.config_class.from_dict(content)
+
+    @classmethod
+    def open(cls, where: str | Path | ComponentWeights) -> tuple[Any, TensorSource]:
+        """Configuration and weights, of which nothing is read yet. Raises CheckpointError for what does not fit."""
+        if isinstance(where, (str, Path)) and Path(where).is_dir():
+            config = cls.read_config(where)
+            source = open_source(where)
+            if holds(source, cls.architecture):
+                source = component_of(source, cls.architecture).source
+            return config, source
+        if isinstance(where, (str, Path)):
+            where = open_component(where, cls.architecture)
+        config = cls.config_class.from_dict(where.config)
+        return config, cls.completed(where.source, config)
+
+    @classmethod
+    def completed(cls, source: TensorSource, config: Any) -> TensorSource:
+        """The weights of a file, with those that files may leave out."""
+        return source
 
     @classmethod
     def from_pretrained(
         cls,
-        directory: str | Path,
+        where: str | Path | ComponentWeights,
         compute_dtype: str = "f32",
         threads: int | None = None,
         parallel: ParallelConfig | ParallelContext | None = None,
@@ -114,9 +139,10 @@ class Model:
         deltas: Deltas | None = None,
         lora_mode: str = "merge",
     ) -> Any:
-        """Load a component of a diffusers directory.
+        """Load a network from a component of a diffusers directory, or from a safetensors or GGUF file that holds it.
 
-        compute_dtype      type of the linear weights in memory: f32, f16, bf16, or a ggml quantisation such as q8_0
+        compute_dtype      type of the linear weights in memory: f32, f16, bf16, a ggml quantisation such as q8_0, or
+                           auto: as stored in GGUF files, f32 for others
         threads            compute threads; cores divided by the ranks of this host unless given
         parallel           layout of the ranks; one rank alone unless given
         progress           called with (bytes loaded, bytes in all)
@@ -127,11 +153,12 @@ class Model:
         Raises ValueError for a layout that the model cannot run, CheckpointError for files that do not fit.
         """
         check_quantised_compute(quantised_compute)
-        config = cls.read_config(directory)
+        check_compute_dtype(compute_dtype)
+        config, source = cls.open(where)
         context = _context_of(parallel)
         cls.check_parallel(config, context.config)
-        network = cls.network_on(config, context.config, compute_dtype)
-        source: TensorSource = Checkpoint.open(directory)
+        main_type = main_dtype(source, compute_dtype)
+        network = cls.network_on(config, context.config, main_type)
         if deltas:
             source = adapted(network, source, deltas, cls.parameter_name, lora_mode)
         weights = load(
@@ -143,7 +170,7 @@ class Model:
             progress,
             context.config.kernels,
         )
-        return cls(config, network, weights, compute_dtype, threads, context, quantised_compute)
+        return cls(config, network, weights, main_type, threads, context, quantised_compute)
 
     def run(
         self,

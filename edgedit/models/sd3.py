@@ -133,6 +133,7 @@ class SD3Transformer(DiffusionTransformer):
     """Predicts the velocity of latents. Loaded by `from_pretrained`; called like diffusers' class."""
 
     config_class = SD3Config
+    architecture = "sd3"
     network: SD3Network
     timestep_range = 1000.0
 

@@ -211,6 +211,7 @@ class T5EncoderModel(Model):
     """Reads prompts. Loaded by `from_pretrained`."""
 
     config_class = T5Config
+    architecture = "t5"
 
     @classmethod
     def build_network(cls, config: T5Config) -> T5EncoderNetwork:

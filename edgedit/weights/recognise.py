@@ -33,6 +33,27 @@ class Component:
     source: TensorSource
 
 
+def holds(source: TensorSource, architecture: str) -> bool:
+    """Whether a source has a network of an architecture, complete or not."""
+    return any(found.name == architecture for found, _, _ in _signatures(source.keys()))
+
+
+def component_of(source: TensorSource, architecture: str) -> Component:
+    """The one network of an architecture that a source holds.
+
+    Raises:
+        CheckpointError: as `find_components`, and where there are none or several of them.
+    """
+    components = find_components(source)
+    found = [component for component in components if component.architecture.name == architecture]
+    if len(found) != 1:
+        names = ", ".join(f"{component.part} ({component.architecture.name})" for component in components)
+        raise CheckpointError(
+            f"{source.path}: holds {len(found)} networks of kind {architecture} where one is needed; it has {names}"
+        )
+    return found[0]
+
+
 def find_components(source: TensorSource) -> list[Component]:
     """All networks that a source holds.
 

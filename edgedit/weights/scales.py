@@ -57,7 +57,7 @@ def with_scales(source: TensorSource) -> TensorSource:
         elif key.endswith((*NOT_NEEDED, FORMAT)) or key.rpartition(".")[2] == MARKER:
             hidden.add(key)
     _check_complete(source, hidden, scales)
-    return without(source, hidden, scales) if hidden else source
+    return without(source, hidden, scales=scales) if hidden else source
 
 
 def _scale(source: TensorSource, key: str, weight: str) -> np.ndarray:

@@ -10,11 +10,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgedit.errors import CheckpointError
-from edgedit.weights.recognise import Component
+from edgedit.weights.recognise import Component, component_of
+from edgedit.weights.sources import TensorSource, open_source
 
 CONFIG_KEY = "edgedit.config"  # of a GGUF file's metadata: config.json as text
 FLUX_AXES = {128: (16, 56, 56)}
@@ -60,6 +62,20 @@ class Shapes:
 
 
 Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ComponentWeights:
+    """A network that can be built: the content of its config.json, and its tensors."""
+
+    config: Config
+    source: TensorSource
+
+
+def open_component(path: str | Path, architecture: str) -> ComponentWeights:
+    """The network of an architecture in a file. Raises CheckpointError as `component_of` and `config_of`."""
+    component = component_of(open_source(path), architecture)
+    return ComponentWeights(config_of(component), component.source)
 
 
 def config_of(component: Component, hints: Mapping[str, Any] | None = None) -> Config:

@@ -138,14 +138,12 @@ class View:
         return target.begin * share, target.end * share
 
 
-def selected(source: TensorSource, prefix: str, keys: list[str]) -> View:
-    """Some tensors of a source, whose names lose a prefix."""
-    names = {key: key.removeprefix(prefix) for key in keys}
-    return View(source, {name: Origin(key, Target(name)) for key, name in names.items()})
-
-
-def without(source: TensorSource, hidden: Collection[str], scales: Mapping[str, np.ndarray]) -> View:
-    """A source without some tensors, and with factors of its own for others."""
-    return View(
-        source, {key: Origin(key, Target(key)) for key in source if key not in hidden}, scales=scales
-    )
+def without(
+    source: TensorSource,
+    hidden: Collection[str],
+    made: Mapping[str, np.ndarray] | None = None,
+    scales: Mapping[str, np.ndarray] | None = None,
+) -> View:
+    """A source without some tensors, and with others, or with factors, of the view's own."""
+    kept = {key: Origin(key, Target(key)) for key in source if key not in hidden}
+    return View(source, kept, made, scales)

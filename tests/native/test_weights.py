@@ -181,5 +181,5 @@ def test_values_that_are_not_finite_are_not_quantised(tmp_path):
 
 
 def test_an_unknown_compute_type_is_refused_with_the_legal_ones(tmp_path):
-    with pytest.raises(ValueError, match=r"'fp8'; legal: f32, f16, bf16, q8_0"):
+    with pytest.raises(ValueError, match=r"'fp8'; legal: auto, f32, f16, bf16, q8_0"):
         load_toy(tmp_path, "fp8")
