@@ -10,6 +10,7 @@ from edgedit import topology
 
 _CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+_CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def usable_cores() -> int:
@@ -41,6 +42,21 @@ def bound_by_launcher() -> bool:
     """Whether this process may run on fewer cores than the one that started it."""
     launchers = _affinity(os.getppid())
     return bool(launchers) and _affinity(0) < launchers
+
+
+def memory_nbytes() -> int | None:
+    """Memory of this host, capped by the cgroup's limit; None where the system does not tell."""
+    try:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+    limits = []
+    for path in _CGROUP_MEMORY:
+        try:
+            limits.append(int(path.read_text()))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return min([whole, *limits])
 
 
 def rest_waiting_threads(env: MutableMapping[str, str]) -> None:

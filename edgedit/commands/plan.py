@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from edgedit import kernels, presets
-from edgedit.commands import output
+from edgedit.commands import output, prediction
+from edgedit.commands.layouts import add_auto_argument
 from edgedit.commands.options import add_parallel_arguments, add_request_arguments, parallel_options
-from edgedit.commands.plan_subject import Subject, find_subject
+from edgedit.commands.plan_subject import Subject, find_subject, request_of
 from edgedit.config import ParallelConfig
 from edgedit.graph.forecast import Forecast, RankForecast, as_json
 from edgedit.graph.page import as_text
 from edgedit.parallel.mesh import Mesh
 from edgedit.parallel.split import array_split
-from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import EMBEDDED
 
 
@@ -35,11 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--full", action="store_true", help="every step, instead of repeated blocks once")
     add("--plot", type=Path, metavar="FILE.svg", help="also draw the steps of the rank (needs matplotlib)")
     add("--json", action="store_true", help="print one JSON object instead of text")
+    add_auto_argument(parser, "instead of a plan, predict the time of all legal layouts, the fastest first")
+    add("--ranks", type=int, metavar="N", help="with --auto: over N ranks (default: up to this host's cores)")
+    add("--cluster", type=Path, metavar="FILE.toml",
+        help="predict times on machines that are not there, of this layout or with --auto of all")  # fmt: skip
     add_request_arguments(parser)
     add_parallel_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.auto or args.cluster is not None:
+        return prediction.run(args)
+    if args.ranks is not None:
+        raise ValueError(f"--ranks {args.ranks} needs --auto")
     if args.plot is not None:
         if args.plot.suffix not in (".svg", ".png", ".pdf"):
             raise ValueError(f"--plot {str(args.plot)!r}: the name must end in .svg, .png or .pdf")
@@ -64,7 +72,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
     subject = find_subject(args.model)
     options, chosen = parallel_options(args, subject.config.num_attention_heads)
     parallel = ParallelConfig.for_plan(**options)
-    request = _request(args, subject)
+    request = request_of(args, subject)
     mesh = Mesh(parallel)
     if not 0 <= args.rank < mesh.world_size:
         raise ValueError(
@@ -101,21 +109,6 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
             *_fusion_notes(described[0]),
         ),
         parts=math.ceil(request.num_inference_steps / at_once),
-    )
-
-
-def _request(args: argparse.Namespace, subject: Subject) -> Request:
-    return Request.create(
-        subject.limits,
-        "plan",
-        "plan",
-        num_inference_steps=args.steps,
-        guidance_scale=args.guidance_scale,
-        true_cfg_scale=args.true_cfg_scale,
-        height=args.height,
-        width=args.width,
-        num_images_per_prompt=args.num_images,
-        max_sequence_length=args.max_sequence_length,
     )
 
 

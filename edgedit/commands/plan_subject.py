@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedit import embedded, presets
-from edgedit.pipelines.request import MAX_SEQUENCE_LENGTH, Limits
+from edgedit.pipelines.request import MAX_SEQUENCE_LENGTH, Limits, Request
 from edgedit.pipelines.settings import EMBEDDED, read_json, read_settings
 
 if TYPE_CHECKING:
@@ -50,6 +51,22 @@ def find_subject(model: str) -> Subject:
             f"model_index.json, nor a transformer's config.json"
         )
     return _subject(str(path), read_json(config), _SIZE_PX, _VAE_SCALE, MAX_SEQUENCE_LENGTH)
+
+
+def request_of(args: argparse.Namespace, subject: Subject) -> Request:
+    """The request of a command line. ValueError for one that the subject's pipeline does not take."""
+    return Request.create(
+        subject.limits,
+        "plan",
+        "plan",
+        num_inference_steps=args.steps,
+        guidance_scale=args.guidance_scale,
+        true_cfg_scale=args.true_cfg_scale,
+        height=args.height,
+        width=args.width,
+        num_images_per_prompt=args.num_images,
+        max_sequence_length=args.max_sequence_length,
+    )
 
 
 def _pipeline(title: str, directory: Path) -> Subject:

@@ -22,7 +22,8 @@ BESIDES = {"models": {"weights"}, "pipelines": {"weights", "sampling", "embedded
 ASIDE: dict[str, set[str]] = {
     "sampling": {"errors"},
     "weights": {"errors", "dtypes", "host", "graph"},
-    "commands": {*LAYERS, "sampling", "weights", "embedded", "presets"},
+    "commands": {*LAYERS, "sampling", "tuning", "weights", "embedded", "presets"},
+    "tuning": {*LAYERS[: LAYERS.index("models") + 1], "weights"},
     "embedded": {"errors"},
     "presets": {"errors"},
     "__init__": set(),
@@ -98,6 +99,13 @@ def test_planner_and_mesh_need_neither_numpy_nor_ggml_nor_mpi() -> None:
         "from edgedit.parallel.mesh import Mesh\n"
         "from edgedit import ParallelConfig\n"
         "assert Mesh(ParallelConfig.for_plan(cfg_degree=2, ulysses_degree=4)).world_size == 8",
+    )
+
+
+def test_the_cost_model_needs_neither_numpy_nor_ggml_nor_mpi() -> None:
+    run_without(
+        ["numpy", "ggml", "mpi4py", "cupy"],
+        "import edgedit.tuning.search, edgedit.tuning.cost_model, edgedit.tuning.cache, edgedit.tuning.cluster",
     )
 
 

@@ -1,0 +1,176 @@
+"""The legal layouts of so many ranks, and what the cost model says of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgedit.config import AXES, ParallelConfig
+from edgedit.graph.collective import Collective
+from edgedit.graph.forecast import PREDICTION_DTYPE, RankForecast
+from edgedit.parallel.mesh import Mesh
+from edgedit.parallel.split import array_split
+from edgedit.tuning.cost_model import Seconds, Transfer, pass_seconds, passes_per_step
+from edgedit.tuning.machine import Machine
+from edgedit.tuning.topology import Topology
+
+if TYPE_CHECKING:
+    from edgedit.models.diffusion_transformer import DiffusionTransformer
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a request asks of the transformer in each step.
+
+    batch        pictures
+    text_tokens  of one picture, all of them
+    branches     guidance branches
+    options      the fields of `ParallelConfig` that are no degrees
+    """
+
+    network: type[DiffusionTransformer]
+    config: Any
+    batch: int
+    image_tokens: int
+    text_tokens: int
+    branches: int
+    dtype: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of one layout.
+
+    step           seconds of a step of the whole batch
+    weight_nbytes  of the rank that needs most
+    memory_nbytes  the same with activations and inputs of a step
+    fits           False where the machine's ranks have less memory than that
+    """
+
+    degrees: Mapping[str, int]
+    step: Seconds
+    weight_nbytes: int
+    memory_nbytes: int
+    fits: bool
+
+    @property
+    def world_size(self) -> int:
+        return math.prod(self.degrees.values())
+
+    @property
+    def flags(self) -> str:
+        """As on the command line; "one rank" for a layout without any."""
+        return flags_of(self.degrees) or "one rank"
+
+
+def flags_of(degrees: Mapping[str, int]) -> str:
+    """Degrees above 1 as on the command line, slowest axis first."""
+    used = [(axis, degrees[axis]) for axis in reversed(AXES) if degrees.get(axis, 1) > 1]
+    return " ".join(f"--{axis.replace('_', '-')} {degree}" for axis, degree in used)
+
+
+def legal_layouts(work: Work, world_size: int) -> Iterator[dict[str, int]]:
+    """Every way of sharing the work over exactly so many ranks in which none repeats what another does."""
+    from edgedit.models.diffusion_transformer import SUPPORTED_AXES
+
+    most = {"cfg": work.branches, "dp": work.batch}
+    for degrees in _factorisations(world_size, [axis for axis in AXES if axis in SUPPORTED_AXES]):
+        if all(degrees.get(axis, 1) <= limit for axis, limit in most.items()) and _is_legal(work, degrees):
+            yield {axis: degrees.get(axis, 1) for axis in AXES}
+
+
+def _factorisations(number: int, axes: list[str]) -> Iterator[dict[str, int]]:
+    if not axes:
+        if number == 1:
+            yield {}
+        return
+    for degree in range(1, number + 1):
+        if number % degree == 0:
+            for rest in _factorisations(number // degree, axes[1:]):
+                yield {axes[0]: degree, **rest}
+
+
+def _is_legal(work: Work, degrees: Mapping[str, int]) -> bool:
+    try:
+        work.network.check_parallel(work.config, parallel_config(work, degrees))
+    except ValueError:
+        return False
+    return True
+
+
+def parallel_config(work: Work, degrees: Mapping[str, int]) -> ParallelConfig:
+    return ParallelConfig.for_plan(
+        **work.options, **{f"{axis}_degree": degree for axis, degree in degrees.items()}
+    )
+
+
+class CostModel:
+    """Predicts layouts of one piece of work on one machine; see `cost_model` for the formula."""
+
+    def __init__(self, work: Work, machine: Machine) -> None:
+        self.work = work
+        self.machine = machine
+        self.rates, self.rates_dtype = machine.rates_for(work.dtype)
+        self._known: dict[tuple[int, ...], list[tuple[int, RankForecast]]] = {}
+
+    def ranked(self, world_size: int) -> list[Prediction]:
+        """Predictions of all legal layouts of so many ranks: those that fit into memory first, then by time."""
+        found = [self.predict(degrees) for degrees in legal_layouts(self.work, world_size)]
+        return sorted(found, key=lambda p: (not p.fits, p.step.total))
+
+    def predict(self, degrees: Mapping[str, int]) -> Prediction:
+        """Of one legal layout. Raises ValueError where the machine lacks the links for it."""
+        topology = Topology(Mesh(degrees), self.machine)
+        forecasts = self._forecasts(degrees)
+        weights = sum(weight * forecast.weight_nbytes for weight, forecast in forecasts)
+        memory = weights + max(forecast.run_nbytes for _, forecast in forecasts)
+        a_pass = Seconds(0.0, 0.0)
+        for weight, forecast in forecasts:
+            seconds = pass_seconds(
+                forecast, self.rates, topology.transfer, cut=self.machine.comm == "graph-cut"
+            )
+            a_pass = a_pass.plus(seconds.times(weight))
+        passes = passes_per_step(self.work.branches, degrees.get("cfg", 1))
+        step = a_pass.plus(Seconds(self.rates.pass_s, 0.0)).times(passes)
+        step = step.plus(Seconds(0.0, self._guidance(degrees, topology, forecasts[0][1]).seconds))
+        limit = self.machine.memory_nbytes
+        return Prediction(dict(degrees), step, weights, memory, limit is None or memory <= limit)
+
+    def _guidance(self, degrees: Mapping[str, int], topology: Topology, forecast: RankForecast) -> Transfer:
+        """The exchange of the predictions that ends a step."""
+        size = degrees.get("cfg", 1)
+        if size == 1 or self.work.branches == 1:
+            return Transfer(0.0, 0.0, "")
+        counts = (sum(math.prod(forecast.graph.nodes[i].shape) for i in forecast.graph.outputs),) * size
+        return topology.transfer(
+            Collective("all_gather", "prediction", "cfg", PREDICTION_DTYPE, -1, -1, -1, counts, counts, 0)
+        )
+
+    def _forecasts(self, degrees: Mapping[str, int]) -> list[tuple[int, RankForecast]]:
+        """Of rank 0, whose share is the largest along every axis: a weighted sum of shallow networks."""
+        from edgedit.models.shallow import shallow_configs
+
+        batch = array_split(self.work.batch, degrees.get("dp", 1))[0]
+        sharing = {axis: degree for axis, degree in degrees.items() if axis not in ("cfg", "dp")}
+        key = (batch, *(sharing.get(axis, 1) for axis in AXES))
+        if key not in self._known:
+            self._known[key] = [
+                (weight, self._describe(config, batch, sharing))
+                for weight, config in shallow_configs(self.work.config)
+            ]
+        return self._known[key]
+
+    def _describe(self, config: Any, batch: int, degrees: Mapping[str, int]) -> RankForecast:
+        parallel = parallel_config(self.work, degrees)
+        graph = self.work.network.describe(
+            config,
+            batch=batch,
+            image_tokens=self.work.image_tokens,
+            text_tokens=self.work.text_tokens,
+            compute_dtype=self.work.dtype,
+            parallel=parallel,
+        )
+        return RankForecast.of(graph, parallel.world_size)
