@@ -240,51 +240,28 @@ def text_factors(directory, component, modules, seed):
 
 @pytest.mark.parametrize("spelling", ["diffusers", "kohya"])
 def test_a_pipeline_takes_lora_for_its_text_encoders_too(flux, tmp_path, spelling, capsys):
+    clip = ["text_model.encoder.layers.0.self_attn.q_proj", "text_model.encoder.layers.1.mlp.fc1"]
+    t5 = ["encoder.block.0.layer.0.SelfAttention.q", "encoder.block.1.layer.1.DenseReluDense.wi_0"]
     parts = {
         "transformer": flux.factors,
-        "text_encoder": text_factors(
-            flux.directory, "text_encoder", ["text_model.encoder.layers.0.self_attn.q_proj", "text_model.encoder.layers.1.mlp.fc1"], 1
-        ),
-        "text_encoder_2": text_factors(
-            flux.directory, "text_encoder_2",
-            ["encoder.block.0.layer.0.SelfAttention.q", "encoder.block.1.layer.1.DenseReluDense.wi_0"], 2
-        ),
-    }  # fmt: skip
+        "text_encoder": text_factors(flux.directory, "text_encoder", clip, 1),
+        "text_encoder_2": text_factors(flux.directory, "text_encoder_2", t5, 2),
+    }
     flat = spelling == "kohya"
-    prefixes = dict(
-        zip(
-            parts, ("lora_unet_", "lora_te1_", "lora_te3_") if flat else (f"{p}." for p in parts), strict=True
-        )
-    )
+    prefixes = ("lora_unet_", "lora_te1_", "lora_te3_") if flat else tuple(f"{part}." for part in parts)
     names = ("lora_down", "lora_up") if flat else ("lora_A", "lora_B")
     tensors = {}
-    summed = tmp_path / "summed"
+    summed, lora = tmp_path / "summed", tmp_path / "lora.safetensors"
     shutil.copytree(flux.directory, summed)
-    for component, factors in parts.items():
-        tensors |= load_file(
-            write_lora(tmp_path / "part.safetensors", factors, prefixes[component], names, flat=flat)
-        )
+    for prefix, (component, factors) in zip(prefixes, parts.items(), strict=True):
+        tensors |= load_file(write_lora(tmp_path / "part.safetensors", factors, prefix, names, flat=flat))
         file = next((summed / component).glob("*.safetensors"))
         save_file(added(load_file(file), factors, 0.5), file)
-    save_file(tensors, tmp_path / "lora.safetensors")
+    save_file(tensors, lora)
     results = []
-    for words in (
-        ["--model", summed],
-        ["--model", flux.directory, "--lora", f"{tmp_path / 'lora.safetensors'}:0.5"],
-    ):
-        words += [
-            "-p",
-            "a red apple",
-            "-s",
-            "3",
-            "--steps",
-            "2",
-            "--quiet",
-            "--json",
-            "-o",
-            tmp_path / "a.png",
-        ]
-        words += ["--latents-out", tmp_path / "latents.npy"]
+    for words in (["--model", summed], ["--model", flux.directory, "--lora", f"{lora}:0.5"]):
+        words += ["-p", "a red apple", "-s", "3", "--steps", "2", "--quiet", "--json"]
+        words += ["-o", tmp_path / "a.png", "--latents-out", tmp_path / "latents.npy"]
         assert cli.main(["generate", *map(str, words)]) == 0
         results.append(np.load(tmp_path / "latents.npy"))
         assert json.loads(capsys.readouterr().out)["seed"] == 3
@@ -336,14 +313,15 @@ def test_bad_options_are_bad_input(capsys, words, message):
 
 
 def test_a_clip_model_alone_takes_deltas(flux, tmp_path):
-    factors = text_factors(
-        flux.directory, "text_encoder", ["text_model.encoder.layers.1.self_attn.out_proj"], 3
-    )
+    modules = ["text_model.encoder.layers.1.self_attn.out_proj"]
+    factors = text_factors(flux.directory, "text_encoder", modules, 3)
     path = write_lora(tmp_path / "lora.safetensors", factors, "text_encoder.")
     deltas = Loras.of([path]).deltas("FluxPipeline", flux.directory, {"text_encoder": CLIPTextModel})
     ids = np.arange(8)[None] + 5
-    results = [
-        CLIPTextModel.from_pretrained(flux.directory / "text_encoder", deltas=deltas["text_encoder"], lora_mode=mode)(ids)[0]
-        for mode in ("merge", "apart")
-    ]  # fmt: skip
+
+    def states(**options):
+        return CLIPTextModel.from_pretrained(flux.directory / "text_encoder", **options)(ids)[0]
+
+    results = [states(deltas=deltas["text_encoder"], lora_mode=mode) for mode in ("merge", "apart")]
     close(results[1], results[0])
+    assert np.abs(results[0] - states()).max() > 0.01
