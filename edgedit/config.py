@@ -124,6 +124,11 @@ class ParallelConfig:
         return {axis: getattr(self, f"{axis}_degree") for axis in AXES}
 
     @property
+    def overlays(self) -> dict[str, int]:
+        """Ranks of each overlay group, the first ones of the world, which share one part of the work besides steps."""
+        return {"vae": self.vae_degree, "text_encoder": self.text_encoder_degree}
+
+    @property
     def sends_text(self) -> bool:
         """Whether only some ranks have text encoders, and send what they make of prompts to all."""
         return self.world_size > 1 and (self.text_encoders == "first" or self.text_encoder_degree > 1)

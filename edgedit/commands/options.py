@@ -54,6 +54,13 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
     }
     for flag, text in helps.items():
         group.add_argument(f"--{flag}", type=int, default=1, metavar="N", help=text)
+    group.add_argument(
+        "--vae",
+        type=int,
+        default=1,
+        metavar="N",
+        help="rows of the decoded pictures over the first N of the ranks",
+    )
     group.add_argument("--sp", type=int, metavar="N", help="tokens over N ranks, the way chosen for you")
     group.add_argument("--backend", default="auto", help=f"how ranks talk: {', '.join(config.BACKENDS)}")
     group.add_argument("--comm", default="auto", help=f"who runs collectives: {', '.join(config.COMMS)}")
@@ -86,7 +93,7 @@ def parallel_options(args: argparse.Namespace, num_heads: int) -> tuple[dict[str
 
     ValueError where ``--sp`` contradicts a degree or fits no way of sharing ``num_heads`` heads.
     """
-    degrees = {f"{axis}_degree": getattr(args, axis) for axis in config.AXES}
+    degrees = {f"{name}_degree": getattr(args, name) for name in (*config.AXES, "vae")}
     chosen = None
     if args.sp is not None:
         degrees["ulysses_degree"], chosen = _sequence_parallel(args, num_heads)

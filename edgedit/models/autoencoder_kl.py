@@ -14,13 +14,14 @@ import numpy as np
 
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
-from edgedit.models.activations import ACTIVATIONS, check_activation
+from edgedit.models.activations import check_activation
+from edgedit.models.autoencoder_blocks import Conv3x3, DownBlock, GroupNorm, MidBlock, UpBlock
 from edgedit.models.config import known_fields
-from edgedit.models.layers import Conv2d, GroupNorm, Linear
+from edgedit.models.layers import Conv2d
 from edgedit.models.model import Model
 from edgedit.models.module import Module
+from edgedit.sequence.rows import PictureStrategy, WholePicture, rows_over
 
-EPS = 1e-6
 LOGVAR_RANGE = (-30.0, 20.0)
 OLD_ATTENTION_NAMES = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 
@@ -77,128 +78,26 @@ class AutoencoderKLConfig:
         return 2 ** (len(self.block_out_channels) - 1)
 
 
-class ResnetBlock(Module):
-    """x + conv(act(norm(conv(act(norm(x)))))), with a 1x1 convolution on x where the channels change."""
-
-    def __init__(self, config: AutoencoderKLConfig, in_channels: int, out_channels: int) -> None:
-        self.activation = ACTIVATIONS[config.act_fn]
-        self.norm1 = GroupNorm(config.norm_num_groups, in_channels, EPS)
-        self.conv1 = Conv2d(in_channels, out_channels, 3, padding=1)
-        self.norm2 = GroupNorm(config.norm_num_groups, out_channels, EPS)
-        self.conv2 = Conv2d(out_channels, out_channels, 3, padding=1)
-        self.conv_shortcut = Conv2d(in_channels, out_channels, 1) if in_channels != out_channels else None
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        hidden = self.conv1(b, b.activate(self.norm1(b, x), self.activation))
-        hidden = b.activate(self.norm2(b, hidden), self.activation)
-        return self.conv2(b, hidden, residual=self.conv_shortcut(b, x) if self.conv_shortcut else x)
-
-
-class SpatialAttention(Module):
-    """One head over all positions, with a residual connection."""
-
-    def __init__(self, config: AutoencoderKLConfig, channels: int) -> None:
-        self.group_norm = GroupNorm(config.norm_num_groups, channels, EPS)
-        self.to_q = Linear(channels, channels)
-        self.to_k = Linear(channels, channels)
-        self.to_v = Linear(channels, channels)
-        self.to_out = [Linear(channels, channels)]
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        batch, channels, height, width = x.shape
-        # [B, C, H, W] -> tokens [B, H W, C]
-        tokens = b.reshape(self.group_norm(b, x), (batch, channels, height * width))
-        tokens = b.contiguous(b.permute(tokens, (0, 2, 1)))
-        q, k, v = (
-            b.reshape(projection(b, tokens, dtype=b.activations), (batch, height * width, 1, channels))
-            for projection in (self.to_q, self.to_k, self.to_v)
-        )
-        out = self.to_out[0](b, b.attention(q, k, v, dtype=b.activations))
-        return b.add(x, b.reshape(b.contiguous(b.permute(out, (0, 2, 1))), x.shape))
-
-
-class MidBlock(Module):
-    def __init__(self, config: AutoencoderKLConfig, channels: int) -> None:
-        self.attentions = [SpatialAttention(config, channels)] if config.mid_block_add_attention else []
-        self.resnets = [ResnetBlock(config, channels, channels) for _ in range(2)]
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        x = self.resnets[0](b, x)
-        for attention in self.attentions:
-            x = attention(b, x)
-        return self.resnets[1](b, x)
-
-
-class Downsample(Module):
-    """Half the size; the picture is padded on its right and lower sides only."""
-
-    def __init__(self, channels: int) -> None:
-        self.conv = Conv2d(channels, channels, 3, stride=2, padding=(0, 1, 0, 1))
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return self.conv(b, x)
-
-
-class Upsample(Module):
-    """Twice the size."""
-
-    def __init__(self, channels: int) -> None:
-        self.conv = Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return self.conv(b, b.upsample_nearest(x, 2))
-
-
-class DownBlock(Module):
-    def __init__(self, config: AutoencoderKLConfig, in_channels: int, out_channels: int, last: bool) -> None:
-        layers = config.layers_per_block
-        self.resnets = [
-            ResnetBlock(config, in_channels if layer == 0 else out_channels, out_channels)
-            for layer in range(layers)
-        ]
-        self.downsamplers = [] if last else [Downsample(out_channels)]
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        for layer in (*self.resnets, *self.downsamplers):
-            x = layer(b, x)
-        return x
-
-
-class UpBlock(Module):
-    def __init__(self, config: AutoencoderKLConfig, in_channels: int, out_channels: int, last: bool) -> None:
-        layers = config.layers_per_block + 1
-        self.resnets = [
-            ResnetBlock(config, in_channels if layer == 0 else out_channels, out_channels)
-            for layer in range(layers)
-        ]
-        self.upsamplers = [] if last else [Upsample(out_channels)]
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        for layer in (*self.resnets, *self.upsamplers):
-            x = layer(b, x)
-        return x
-
-
 class Encoder(Module):
     """Pixels [B, 3, H, W] -> [B, 2 C, H/f, W/f]."""
 
     def __init__(self, config: AutoencoderKLConfig) -> None:
         channels = config.block_out_channels
-        self.conv_in = Conv2d(config.in_channels, channels[0], 3, padding=1)
+        self.conv_in = Conv3x3(config.in_channels, channels[0])
         self.down_blocks = [
             DownBlock(config, channels[max(i - 1, 0)], channels[i], last=i == len(channels) - 1)
             for i in range(len(channels))
         ]
         self.mid_block = MidBlock(config, channels[-1])
-        self.conv_norm_out = GroupNorm(config.norm_num_groups, channels[-1], EPS)
-        self.conv_out = Conv2d(channels[-1], 2 * config.latent_channels, 3, padding=1)
+        self.conv_norm_out = GroupNorm(config.norm_num_groups, channels[-1])
+        self.conv_out = Conv3x3(channels[-1], 2 * config.latent_channels)
 
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        x = self.conv_in(b, x)
+    def forward(self, b: GraphBuilder, x: Tensor, picture: PictureStrategy) -> Tensor:
+        x = self.conv_in(b, x, picture)
         for block in self.down_blocks:
-            x = block(b, x)
-        x = self.mid_block(b, x)
-        return self.conv_out(b, b.silu(self.conv_norm_out(b, x)))
+            x = block(b, x, picture)
+        x = self.mid_block(b, x, picture)
+        return self.conv_out(b, b.silu(self.conv_norm_out(b, x, picture)), picture)
 
 
 class Decoder(Module):
@@ -206,40 +105,46 @@ class Decoder(Module):
 
     def __init__(self, config: AutoencoderKLConfig) -> None:
         channels = config.block_out_channels[::-1]
-        self.conv_in = Conv2d(config.latent_channels, channels[0], 3, padding=1)
+        self.conv_in = Conv3x3(config.latent_channels, channels[0])
         self.mid_block = MidBlock(config, channels[0])
         self.up_blocks = [
             UpBlock(config, channels[max(i - 1, 0)], channels[i], last=i == len(channels) - 1)
             for i in range(len(channels))
         ]
-        self.conv_norm_out = GroupNorm(config.norm_num_groups, channels[-1], EPS)
-        self.conv_out = Conv2d(channels[-1], config.out_channels, 3, padding=1)
+        self.conv_norm_out = GroupNorm(config.norm_num_groups, channels[-1])
+        self.conv_out = Conv3x3(channels[-1], config.out_channels)
 
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        x = self.mid_block(b, self.conv_in(b, x))
+    def forward(self, b: GraphBuilder, x: Tensor, picture: PictureStrategy) -> Tensor:
+        x = self.mid_block(b, self.conv_in(b, x, picture), picture)
         for block in self.up_blocks:
-            x = block(b, x)
-        return self.conv_out(b, b.silu(self.conv_norm_out(b, x)))
+            x = block(b, x, picture)
+        return self.conv_out(b, b.silu(self.conv_norm_out(b, x, picture)), picture)
 
 
 class AutoencoderKLNetwork(Module):
     def __init__(self, config: AutoencoderKLConfig) -> None:
         latent = config.latent_channels
+        self.scale_factor = config.scale_factor
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.quant_conv = Conv2d(2 * latent, 2 * latent, 1) if config.use_quant_conv else None
         self.post_quant_conv = Conv2d(latent, latent, 1) if config.use_post_quant_conv else None
 
     def encode(self, b: GraphBuilder, pixels: Tensor) -> Tensor:
-        moments = self.encoder(b, pixels)
+        moments = self.encoder(b, pixels, WholePicture())
         return self.quant_conv(b, moments) if self.quant_conv else moments
 
-    def decode(self, b: GraphBuilder, latents: Tensor) -> Tensor:
-        return self.decoder(b, self.post_quant_conv(b, latents) if self.post_quant_conv else latents)
+    def decode(self, b: GraphBuilder, latents: Tensor, picture: PictureStrategy) -> Tensor:
+        x = picture.split(b, latents)
+        x = self.decoder(b, self.post_quant_conv(b, x) if self.post_quant_conv else x, picture)
+        return picture.gather(b, x, self.scale_factor)
 
 
 class AutoencoderKL(Model):
-    """Turns latents into pictures and back. Loaded by `from_pretrained`."""
+    """Turns latents into pictures and back. Loaded by `from_pretrained`.
+
+    Ranks of the `vae` group share the rows of what they decode: all of them call `decode` alike and get it whole.
+    """
 
     config_class = AutoencoderKLConfig
     architecture = "autoencoder_kl"
@@ -265,7 +170,12 @@ class AutoencoderKL(Model):
         """
         config: AutoencoderKLConfig = self.config
         _check_picture("latents", latents, config.latent_channels, 1)
-        return self._apply("decode", self.network.decode, latents)
+        group = self.context.group("vae")
+
+        def layers(b: GraphBuilder, x: Tensor) -> Tensor:
+            return self.network.decode(b, x, rows_over(group, x.shape[2]))
+
+        return self._apply("decode", layers, latents, degree=group.size)
 
     def encode(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pixels [B, 3, H, W] in [-1, 1] to mean and log variance of the latents, [B, C, H // f, W // f] each.
@@ -279,12 +189,16 @@ class AutoencoderKL(Model):
         return mean, np.clip(logvar, *LOGVAR_RANGE)
 
     def _apply(
-        self, name: str, layers: Callable[[GraphBuilder, Tensor], Tensor], values: np.ndarray
+        self,
+        name: str,
+        layers: Callable[[GraphBuilder, Tensor], Tensor],
+        values: np.ndarray,
+        degree: int = 1,
     ) -> np.ndarray:
         def build(b: GraphBuilder) -> None:
             b.output("out", layers(b, b.input("in", values.shape)))
 
-        return self.run((name, values.shape), build, {"in": np.asarray(values, np.float32)})["out"]
+        return self.run((name, values.shape), build, {"in": np.asarray(values, np.float32)}, degree)["out"]
 
 
 def _check_picture(name: str, values: np.ndarray, channels: int, smallest: int) -> None:

@@ -136,19 +136,6 @@ class RMSNorm(Module):
         return b.rms_norm(x, self.eps, self.weight.on(b))
 
 
-class GroupNorm(Module):
-    """Over groups of channels of [B, C, H, W]."""
-
-    def __init__(self, groups: int, channels: int, eps: float) -> None:
-        self.groups = groups
-        self.eps = eps
-        self.weight = Parameter((channels,), "norm")
-        self.bias = Parameter((channels,), "norm")
-
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return b.group_norm(x, self.groups, self.eps, self.weight.on(b), self.bias.on(b))
-
-
 class Conv2d(Module):
     """[B, in_channels, H, W] -> [B, out_channels, H', W']; the keywords are those of `GraphBuilder.conv2d`."""
 

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class ParallelContext:
-    """One group per axis and one for the world. Made once, shared by models and pipelines, closed explicitly.
+    """A group per axis, per overlay, and of the world. Made once, shared by models and pipelines, closed explicitly.
 
     Making it is a call that all ranks make together. Raises `EdgeditError` where the launch does not fit MPI, the
     ranks were given different settings or one of them cannot run the kernels; `ValueError` for kernels that one rank
@@ -69,7 +69,7 @@ class ParallelContext:
             self._monitor = Monitor(self.rank, self.world_size)
         if self._joined is None:
             self.config = replace(self.config, kernels=kernels.chosen(self.config.kernels))
-        for axis in (WORLD, *AXES):
+        for axis in (WORLD, *AXES, *self.mesh.overlays):
             self._groups[axis] = self._make_group(axis)
 
     @classmethod
@@ -109,7 +109,10 @@ class ParallelContext:
         return results
 
     def group(self, axis: str) -> ProcessGroup:
-        """This rank's group on `axis` (tp, ulysses, ring, kv_gather, cfg, dp or world); of size 1 on an unused axis."""
+        """This rank's group on `axis` (tp, ulysses, ring, kv_gather, cfg, dp or world); of size 1 on an unused axis.
+
+        The overlays vae and text_encoder are groups too: the first ranks together, and each of the others alone.
+        """
         if axis not in self._groups:
             raise ValueError(f"unknown axis {axis!r}; legal: {', '.join(self._groups)}")
         return self._groups[axis]

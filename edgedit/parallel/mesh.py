@@ -31,6 +31,8 @@ class Mesh:
                 f"ring {self.degrees['ring']} and kv_gather {self.degrees['kv_gather']} are alternatives for one slot"
             )
         self.world_size = math.prod(self.degrees.values())
+        # ranks of each: the first ones of the world are a group, each of the others is alone
+        self.overlays: dict[str, int] = {} if isinstance(degrees, Mapping) else degrees.overlays
 
     def coords(self, rank: int) -> dict[str, int]:
         """The place of `rank` on every axis. Raises `ValueError` for a rank outside the world."""
@@ -49,9 +51,14 @@ class Mesh:
         return rank
 
     def group_of(self, axis: str, rank: int) -> list[int]:
-        """The ranks that differ from `rank` on `axis` only, in the order of that axis; `world` is all of them."""
+        """The ranks that differ from `rank` on `axis` only, in the order of that axis; `world` is all of them.
+
+        For an overlay, the first ranks of the world, or `rank` alone.
+        """
         if axis == WORLD:
             return list(range(self.world_size))
+        if axis in self.overlays:
+            return list(range(self.overlays[axis])) if rank < self.overlays[axis] else [rank]
         place = self.coords(rank)
         return [self.rank_at({**place, axis: position}) for position in range(self._degree(axis))]
 

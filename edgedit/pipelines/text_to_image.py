@@ -1,7 +1,7 @@
 """From a checked request to pictures, for every family: text, noise, guidance branches, solver, autoencoder.
 
-Ranks share the transformer's work; text encoders and solver run on every rank alike, the VAE on world rank 0. A family
-says how prompts are encoded and how its transformer is called.
+Ranks share the transformer's work; the solver runs on every rank alike, text encoders on all or on the first, the VAE
+on the first ranks together. A family says how prompts are encoded and how its transformer is called.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GUIDED_BRANCHES = 2  # the first ones; a third leaves layers out
 
 
 class TextToImage(Pipeline):
-    """The parts are models and tokenizers by the names that they have as attributes; a VAE is on world rank 0 only."""
+    """Its parts are models and tokenizers, by the names of its attributes; a VAE is on the first ranks only."""
 
     settings: TextToImageSettings
     transformer: DiffusionTransformer
@@ -114,11 +114,12 @@ class TextToImage(Pipeline):
         context.note(phase="loading weights")
         # what every rank computes alike, it computes alone, as all of them agreed to
         alone = ParallelConfig(ops=context.config.ops, kernels=context.config.kernels)
+        shared = ("transformer", "vae") if context.config.vae_degree > 1 else ("transformer",)
         classes, tokenizers = cls.components(settings)
         deltas = loras.deltas(settings.family, settings.directory, classes)
         parts: dict[str, Any] = {"vae": None}
         for component, model in classes.items():
-            if component == "vae" and context.rank != 0:
+            if component == "vae" and context.rank >= context.config.vae_degree:
                 continue
             if component.startswith("text_encoder") and not context.config.encodes_text:
                 parts[component] = None
@@ -128,7 +129,7 @@ class TextToImage(Pipeline):
                     settings.directory / component,
                     compute_dtype=compute_dtype,
                     threads=threads,
-                    parallel=context if component == "transformer" else alone,
+                    parallel=context if component in shared else alone,
                     progress=advance,
                     quantised_compute=quantised_compute,
                     deltas=deltas.get(component),
@@ -272,7 +273,8 @@ class TextToImage(Pipeline):
     ) -> np.ndarray:
         """Final latents of the whole batch, float32 [B, C, h, w], bit-identical on all ranks."""
         shape = self.settings.limits.latent_shape(0, request.height, request.width)
-        drawn, hashes = [np.empty(shape, np.float32)], []
+        drawn = [np.empty(shape, np.float32)]
+        hashes: list[str] = []
         for part in parts:
             drawn.append(self._denoise(part, branches, texts, image, callback, hashes))
         self.context.note(phase="comparing the latents")
@@ -353,10 +355,11 @@ class TextToImage(Pipeline):
             settings = self.settings
             scaled = latents / np.float32(settings.scaling_factor) + np.float32(settings.shift_factor)
             decoded = [self.vae.decode(scaled[i : i + 1]) for i in self._decode_order(len(scaled))]
-            try:
-                images = to_pil(np.concatenate(decoded))
-            except EdgeditError as error:
-                failure = str(error)
+            if self.context.rank == 0:
+                try:
+                    images = to_pil(np.concatenate(decoded))
+                except EdgeditError as error:
+                    failure = str(error)
         failure = self.context.broadcast_object(failure)
         if failure is not None:
             raise EdgeditError(failure)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from edgedit.config import ParallelConfig, check_heads, check_supported
+from edgedit.config import DEVICE_BACKENDS, ParallelConfig, check_heads, check_supported
 from edgedit.pipelines.request import Limits
 from edgedit.pipelines.settings import Settings, read_json
 from edgedit.sampling.schedule import FlowMatchSchedule
 
-AXES = ("cfg", "dp", "ulysses", "tp")
+AXES = ("cfg", "dp", "ulysses", "tp", "vae")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class TextToImageSettings(Settings):
     def check_parallel(self, config: ParallelConfig) -> None:
         check_supported(config, AXES, self.family)
         check_heads(self.num_heads, config, self.family)
+        if config.vae_degree > 1 and config.backend in DEVICE_BACKENDS:
+            raise ValueError(
+                f"vae_degree is {config.vae_degree}, but pictures are decoded on the host, which backend "
+                f"{config.backend} does not connect; legal with it: 1"
+            )
 
 
 def check_components(directory: Path, expected: Mapping[str, str]) -> dict[str, str | None]:

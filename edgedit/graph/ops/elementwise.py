@@ -76,6 +76,14 @@ class ElementwiseOps(FusedOps):
     def sigmoid(self, x: Tensor) -> Tensor:
         return self._unary("sigmoid", lib.ggml_sigmoid, x)
 
+    def sqrt(self, x: Tensor) -> Tensor:
+        return self._unary("sqrt", lib.ggml_sqrt, x)
+
+    def row_sums(self, x: Tensor) -> Tensor:
+        """Over the last axis, on one thread: [..., C] -> [..., 1]."""
+        require_dtype("row_sums", x, "f32")
+        return self._emit(lib.ggml_sum_rows(self._context, x.pointer), (*x.shape[:-1], 1), "row_sums")
+
     def contiguous(self, x: Tensor) -> Tensor:
         """x itself when its elements already stand in order, else a packed copy."""
         if x.is_contiguous:

@@ -40,7 +40,7 @@ class _Convolution:
         require(x.shape[1] == weight.shape[1], "conv2d", "channel counts differ", x, weight)
         check_activation(self.activation)
         rule = f"the image is smaller than the kernel (padding {self.padding})"
-        require(min(self.shape[2:]) > 0, "conv2d", rule, x, weight)
+        require(min(self.shape[2:]) >= (x.count > 0), "conv2d", rule, x, weight)
         if self.bias is not None:
             require_dtype("conv2d", self.bias, "f32")
             require(self.bias.shape == weight.shape[:1], "conv2d", "the bias must be [O]", self.bias, weight)
@@ -92,6 +92,8 @@ class ImageOps(AttentionOps):
         """
         sides = (padding,) * 4 if isinstance(padding, int) else padding
         convolution = _Convolution(x, weight, bias, stride, sides, activation, residual)
+        if not x.count:
+            return self.empty(convolution.shape)
         are_leaves = weight.node is None and (bias is None or bias.node is None)
         if self.fuses("conv2d", weight.dtype, are_leaves):
             return self._conv2d_node(convolution)
