@@ -79,12 +79,14 @@ def test_ranks_that_share_weights_compute_what_one_does(model, tp, ulysses, ops)
     assert_alike(outputs, expected)
 
 
-@pytest.mark.parametrize(("dtype", "tp", "head_dim"), [("q8_0", 3, 32), ("q4_k", 2, 256), ("bf16", 2, 32)])
-def test_weights_in_blocks_are_cut_between_them(tmp_path, dtype, tp, head_dim):
+@pytest.mark.parametrize(
+    ("dtype", "tp", "heads", "head_dim"), [("q8_0", 3, 5, 32), ("q4_k", 2, 2, 256), ("bf16", 2, 3, 32)]
+)
+def test_weights_in_blocks_are_cut_between_them(tmp_path, dtype, tp, heads, head_dim):
     """Every head fills whole blocks, so that all ranks together have the quantised values of one."""
     axes = {"attention_head_dim": head_dim, "axes_dims_rope": [head_dim // 2, head_dim // 4, head_dim // 4]}
     blocks = {"num_layers": int(head_dim == 32), "num_single_layers": 1}
-    write_flux_transformer(tmp_path, num_attention_heads=tp, **axes, **blocks)
+    write_flux_transformer(tmp_path, num_attention_heads=heads, **axes, **blocks)
     arguments = random_flux.request_of(FluxTransformer.read_config(tmp_path), **SHAPE)
     (expected,) = on_ranks(FluxTransformer, tmp_path, arguments, dtype, tp_degree=1, kernels=F32_ACTIVATIONS)
     outputs = on_ranks(FluxTransformer, tmp_path, arguments, dtype, tp_degree=tp, kernels=F32_ACTIVATIONS)
