@@ -129,6 +129,11 @@ class ParallelConfig:
         return {"vae": self.vae_degree, "text_encoder": self.text_encoder_degree}
 
     @property
+    def step_degree(self) -> int:
+        """Ranks that share the work of one forward pass."""
+        return self.tp_degree * self.ulysses_degree * self.ring_degree * self.kv_gather_degree
+
+    @property
     def sends_text(self) -> bool:
         """Whether only some ranks have text encoders, and send what they make of prompts to all."""
         return self.world_size > 1 and (self.text_encoders == "first" or self.text_encoder_degree > 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +147,10 @@ class _Graphs:
         self.shape = {"batch": batch, "image_tokens": image_tokens, "text_tokens": text_tokens}
         self.dtype = dtype
         self.options = options
-        self.mesh = Mesh(ParallelConfig.for_plan(**options))
+        self.parallel = ParallelConfig.for_plan(**options)
+        self.mesh = Mesh(self.parallel)
         self.steps_at_once = steps_at_once
-        self.known: dict[tuple[int, ...], RankForecast] = {}
+        self.known: dict[Hashable, RankForecast] = {}
         self.ahead: dict[tuple[int, ...], RankForecast] = {}  # by the shares of weights, which alone decide it
         self.shares: dict[int, tuple[int, ...]] = {}  # of weights, by place on the tp axis
 
@@ -156,12 +158,15 @@ class _Graphs:
         degrees, place = self.mesh.degrees, self.mesh.coords(rank)
         weights = self._shares_of_weights(rank, place["tp"])
         heads = array_split(self.config.num_attention_heads, degrees["tp"])[place["tp"]]
-        shared = (self.shape["image_tokens"], self.shape["text_tokens"], heads)
+        chunks = self._chunks()
+        shared = (*chunks[place["ring"] + place["kv_gather"]], heads)
         *tokens, heads = (array_split(whole, degrees["ulysses"])[place["ulysses"]] for whole in shared)
+        # the chunks that pass by in a ring, the own one first
+        hops = tuple(chunks[(place["ring"] - hop) % degrees["ring"]] for hop in range(degrees["ring"]))
         # what a rank adds up of the sums over tp: they are of either stream, or of both together
         rows = (self.shape["batch"] * count * self.config.dim for count in (*tokens, sum(tokens)))
         sums = (array_split(count, degrees["tp"])[place["tp"]] for count in rows)
-        shard = (*tokens, heads, *sums, *weights)
+        shard = (*shared, *tokens, heads, *sums, *weights, hops)
         if shard not in self.known:
             graph = self.network.describe(
                 self.config,
@@ -169,9 +174,16 @@ class _Graphs:
                 compute_dtype=self.dtype,
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
             )
-            degree = degrees["ulysses"] * degrees["tp"]
+            degree = self.parallel.step_degree
             self.known[shard] = RankForecast.of(graph, degree, self._modulations(rank, weights))
         return self.known[shard]
+
+    def _chunks(self) -> list[tuple[int, int]]:
+        """Image and text tokens of each place on the axis that shares tokens first."""
+        degree = self.mesh.degrees["ring"] * self.mesh.degrees["kv_gather"]
+        streams = self.shape["image_tokens"], self.shape["text_tokens"]
+        images, texts = (array_split(whole, degree) for whole in streams)
+        return list(zip(images, texts, strict=True))
 
     def _shares_of_weights(self, rank: int, place: int) -> tuple[int, ...]:
         """Channels that a rank has of each weight that is shared."""

@@ -160,8 +160,7 @@ class DiffusionTransformer(Model):
         def build(b: GraphBuilder) -> None:
             self.network.step(b, strategy_for(parallel, b.compute_dtype), shape)
 
-        degree = parallel.ulysses_degree * parallel.tp_degree
-        return self.executor(("step", shape, wire_dtype), build, degree=degree)
+        return self.executor(("step", shape, wire_dtype), build, degree=parallel.step_degree)
 
     def prepare_modulations(self, rows: int) -> Schedule:
         """As `prepare`, of the graph behind `modulations` for steps x batch rows."""
