@@ -116,6 +116,15 @@ def test_ulysses_draws_what_one_rank_draws(tmp_path, alone, assert_as_planned, n
     ]
 
 
+@pytest.mark.parametrize(("tp", "ulysses", "backend"), [(3, 1, "mpi"), (2, 2, "shm")])
+def test_shared_weights_draw_what_one_rank_draws(tmp_path, alone, assert_as_planned, tp, ulysses, backend):
+    flags = ["--tp", tp, "--ulysses", ulysses]
+    drawing = on_ranks(tmp_path, tp * ulysses, *EMBEDDED, *flags, "--backend", backend)
+    assert_same_picture(drawing, alone(*EMBEDDED))
+    assert_as_planned(drawing, "--steps", "3", *flags)
+    assert (drawing.report["backend"], drawing.report["comm"]) == (backend, "in-graph")
+
+
 @pytest.mark.parametrize("ulysses", [1, 2, 3])
 def test_guidance_over_ranks_draws_what_one_rank_draws(tmp_path, alone, assert_as_planned, ulysses):
     drawing = on_ranks(tmp_path, 2 * ulysses, *GUIDED, "--cfg", "2", "--ulysses", ulysses)
