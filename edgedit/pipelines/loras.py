@@ -45,12 +45,12 @@ class Loras:
         """What ranks compare."""
         return [f"lora = {path.name}: {weight!r}, {self.mode}" for path, weight in self.files]
 
-    def deltas(self, family: str, directory: Path, classes: Mapping[str, Any]) -> dict[str, Deltas]:
+    def deltas(self, family: str, networks: Mapping[str, Any], classes: Mapping[str, Any]) -> dict[str, Deltas]:
         """What the files add to each component of a pipeline; nothing is read but their headers.
 
         Args:
             family: of the pipeline.
-            directory: of the model.
+            networks: where each component is: its directory, or what was found in a file.
             classes: of the components.
 
         Raises:
@@ -65,7 +65,7 @@ class Loras:
         vocabularies = []
         for component in PREFIXES[family]:
             if model := classes.get(component):
-                weights = adaptable(model.build_network(model.read_config(directory / component)))
+                weights = adaptable(model.build_network(model.open(networks[component])[0]))
                 vocabularies.append(vocabulary(family, component, weights))
         return read_deltas(self.files, vocabularies)
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgedit.errors import CheckpointError
 from edgedit.weights.convert import part_of, scaled, to_f32
 from edgedit.weights.lora_file import Factors
 from edgedit.weights.pieces import Piece
+from edgedit.weights.quantisation import needs_statistics
 
 if TYPE_CHECKING:
     from edgedit.weights.sources import TensorSource
@@ -162,6 +164,16 @@ class MergedSource:
     def scale(self, key: str) -> np.ndarray | None:
         return None if key in self._names else self._source.scale(key)
 
+    def natural_dtype(self, key: str) -> str:
+        """That of the tensor without what is added. CheckpointError where rounding to it takes more than the sum."""
+        dtype = self._source.natural_dtype(key)
+        if key in self._names and needs_statistics(dtype):
+            raise CheckpointError(
+                f"{self.file(key)}: tensor {key!r} is {dtype}, to which sums cannot be rounded without statistics of "
+                "activations; keep the LoRA apart (lora_mode)"
+            )
+        return dtype
+
     def file(self, key: str) -> Path:
         return self._source.file(key)
 
@@ -179,9 +191,6 @@ class MergedSource:
             return base + (up @ down).reshape(base.shape)
         source = self._source
         return MergedRows(source.read(key), source.dtype(key), source.scale(key), up, down)
-
-    def natural_dtype(self, key: str) -> str:
-        return self._source.natural_dtype(key)
 
     def as_f32(self, key: str) -> np.ndarray:
         if key not in self._names:
