@@ -12,7 +12,7 @@ from edgedit.pipelines.request import Limits
 from edgedit.pipelines.settings import Settings, read_json
 from edgedit.sampling.schedule import FlowMatchSchedule
 
-AXES = ("cfg", "dp", "ulysses", "tp", "vae")
+AXES = ("cfg", "dp", "ulysses", "kv_gather", "tp", "vae")
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def test_more_ranks_than_heads_are_refused_before_weights_are_read(models, heads
         (directory / "hidden").rename(directory / "diffusion_pytorch_model.safetensors")
 
 
-@pytest.mark.parametrize("axis", ["ring", "kv_gather"])
+@pytest.mark.parametrize("axis", ["ring"])
 def test_axes_that_are_not_built_yet_are_refused_by_name(axis):
     parallel = ParallelConfig(**{f"{axis}_degree": 2}, world_size=2, local_world_size=2)
     with pytest.raises(ValueError, match=f"{axis}_degree 2 is not supported yet by this model"):

@@ -61,7 +61,7 @@ def test_more_ulysses_ranks_than_heads_are_refused_with_the_legal_degrees(capsys
     assert "--cfg 2 --ulysses 3" in message
 
 
-@pytest.mark.parametrize("axis", ["ring", "kv-gather"])
+@pytest.mark.parametrize("axis", ["ring"])
 def test_axes_that_the_model_does_not_use_yet_are_refused_by_name(capsys, monkeypatch, axis):
     for name, value in (
         ("PMI_RANK", "0"),
