@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedit import embedded
-from edgedit.commands import output
+from edgedit.commands import auto_layout, output
 from edgedit.commands.image_arguments import add_image_arguments, image_options, image_parameters
+from edgedit.commands.layouts import add_auto_argument
 from edgedit.commands.options import (
     add_host_arguments,
     add_parallel_arguments,
@@ -29,8 +30,9 @@ from edgedit.commands.skip_layer_arguments import (
 from edgedit.config import ParallelConfig
 from edgedit.pipelines.image_inputs import image_notes
 from edgedit.pipelines.loras import Loras, parse_lora
+from edgedit.pipelines.parts import EMBEDDED
 from edgedit.pipelines.request import Limits, Request
-from edgedit.pipelines.settings import EMBEDDED, read_settings
+from edgedit.pipelines.settings import read_settings
 from edgedit.weights.lora_config import MODES
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
     add_host_arguments(parser)
     add_parallel_arguments(parser)
+    add_auto_argument(parser, "choose the layout of the launched ranks by what edgedit tune has measured")
     add_profile_argument(parser)
 
 
@@ -88,9 +91,6 @@ def run(args: argparse.Namespace) -> int:
 
     settings = read_settings(args.model)
     Loras.of(args.lora, args.lora_mode)
-    options, chosen = parallel_options(args, settings.num_heads)
-    config = ParallelConfig.from_env(**options)
-    settings.check_parallel(config)
     image = image_options(args)
     image.check(settings.limits, args.steps)
     request = settings.request(
@@ -110,9 +110,13 @@ def run(args: argparse.Namespace) -> int:
     pictures = output.picture_paths(args.output, request.batch)
     if args.latents_out is not None and args.latents_out.suffix != ".npy":
         raise ValueError(f"--latents-out {str(args.latents_out)!r}: the name must end in .npy")
+    notes = auto_layout.choose(args, request) if args.auto else []
+    options, chosen = parallel_options(args, settings.num_heads)
+    config = ParallelConfig.from_env(**options)
+    settings.check_parallel(config)
     check_profile(args.profile, config)
     bind_rank(args, config)
-    notes = [chosen] if chosen else []
+    notes += [chosen] if chosen else []
     notes += _request_notes(args, request, settings.limits)
 
     from edgedit.parallel.context import ParallelContext

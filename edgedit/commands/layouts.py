@@ -67,14 +67,9 @@ def ranked(
 def verdict(best: Prediction, others: Iterable[Prediction]) -> str:
     """The choice in a sentence, with the nearest one of another number of ranks."""
     rival = next((p for p in others if (p.world_size == 1) != (best.world_size == 1)), None)
-    chosen = f"{best.flags}: predicted {seconds(best.step.total)} a step"
-    if best.world_size == 1:
-        return f"1 rank is faster here: {chosen}" + (f", {_against(rival)}" if rival else "")
-    return chosen + (f", {_against(rival)}" if rival else "")
-
-
-def _against(rival: Prediction) -> str:
-    return f"{seconds(rival.step.total)} with {rival.flags}"
+    choice = best.flags if best.world_size > 1 else "1 rank is faster here"
+    said = f"{choice}: predicted {seconds(best.step.total)} a step"
+    return said + (f", {seconds(rival.step.total)} with {rival.flags}" if rival else "")
 
 
 def seconds(value: float) -> str:

@@ -226,3 +226,18 @@ def test_kernels_of_a_cluster_are_those_that_it_names(tmp_path, capsys):
     whole = json.loads(plan(capsys, *cluster(tmp_path), "--json"))
     fused = json.loads(plan(capsys, *cluster(tmp_path), "--json", "--kernels", "portable"))
     assert fused["chosen"]["step_s"] < whole["chosen"]["step_s"]  # fewer nodes
+
+
+def test_generate_auto_on_one_rank_says_what_more_would_do(measured, capsys, tmp_path):
+    words = ["generate", "-p", "a red apple", "--steps", "1", "--auto", "-o", str(tmp_path / "a.png")]
+    measured(of_1=replace(machine(FAST, 1), links={}))
+    assert main(words) == 0
+    assert (
+        "links between ranks were not measured yet; run: mpirun -n 2 edgedit tune" in capsys.readouterr().err
+    )
+    measured(of_2=machine(SLOW, 2))
+    assert main(words) == 0
+    assert "--auto: 1 rank is faster here: predicted" in capsys.readouterr().err
+    measured(of_2=replace(machine(FAST, 2), rates={"f32": rates(1e12)}))
+    assert main(words) == 0
+    assert "with mpirun -n 2 edgedit generate ... --" in capsys.readouterr().err
