@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from edgedit import binding, config, kernels
+from edgedit.degrees import sequence_degrees
 
 DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 
@@ -91,24 +92,25 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
 def parallel_options(args: argparse.Namespace, num_heads: int) -> tuple[dict[str, Any], str | None]:
     """Options for ``ParallelConfig``, and what ``--sp`` chose, if it was given.
 
-    ValueError where ``--sp`` contradicts a degree or fits no way of sharing ``num_heads`` heads.
+    ValueError where ``--sp`` is no number of ranks or contradicts a degree.
     """
     degrees = {f"{name}_degree": getattr(args, name) for name in (*config.AXES, "vae")}
     chosen = None
     if args.sp is not None:
-        degrees["ulysses_degree"], chosen = _sequence_parallel(args, num_heads)
+        shared = _sequence_parallel(args, num_heads)
+        degrees.update((f"{axis}_degree", degree) for axis, degree in shared.items())
+        used = [f"{axis} {degree}" for axis, degree in shared.items() if degree > 1]
+        chosen = f"--sp {args.sp}: {', '.join(used) or 'one rank holds all tokens'}"
     choices = ("backend", "comm", "ops", "kernels", "wire_dtype", "text_encoders")
     words = {name: getattr(args, name) for name in choices}
     return {**degrees, **words, "timeout_s": args.timeout}, chosen
 
 
-def _sequence_parallel(args: argparse.Namespace, num_heads: int) -> tuple[int, str]:
+def _sequence_parallel(args: argparse.Namespace, num_heads: int) -> dict[str, int]:
     given = [axis for axis in ("ulysses", "ring", "kv_gather") if getattr(args, axis) != 1]
     if given:
         flags = ", ".join(f"--{axis.replace('_', '-')}" for axis in given)
         raise ValueError(f"--sp {args.sp} chooses the way of sharing the sequence, but {flags} is given too")
-    if not 1 <= args.sp <= num_heads:
-        raise ValueError(
-            f"--sp {args.sp}: only ulysses is available, which takes 1 to {num_heads} ranks here"
-        )
-    return args.sp, f"--sp {args.sp}: ulysses {args.sp}"
+    if args.sp < 1:
+        raise ValueError(f"--sp is {args.sp}; at least 1 is needed")
+    return sequence_degrees(args.sp, max(1, num_heads // max(1, args.tp)))
