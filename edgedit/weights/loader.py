@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from edgedit.errors import CheckpointError, GgmlError
 from edgedit.graph._ggml import lib
 from edgedit.host import usable_cores
-from edgedit.weights.checkpoint import listing
 from edgedit.weights.convert import (
     AUTO,
     check_compute_dtype,
@@ -22,6 +20,7 @@ from edgedit.weights.convert import (
     is_quantised,
 )
 from edgedit.weights.forms import Form, declare
+from edgedit.weights.matching import Rename, match
 from edgedit.weights.memory import Memory
 from edgedit.weights.packing import pack
 from edgedit.weights.sharding import share_of
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from edgedit.models.module import Module, Parameter
     from edgedit.weights.sources import TensorSource
 
-Rename = Callable[[str], "str | None"]
 Progress = Callable[[int, int], None]
 
 
@@ -115,39 +113,22 @@ def _match(
     ignore: tuple[str, ...],
     needed_by: str,
 ) -> dict[str, str]:
-    """Checkpoint key of each parameter; raises unless every name and shape fits."""
-    claims: dict[str, list[str]] = {}
-    unknown, misshapen = [], []
-    for key in checkpoint:
-        name = rename(key) if rename else key
-        if name is None or any(fnmatchcase(key, pattern) for pattern in ignore):
-            continue
-        if name not in parameters:
-            unknown.append(key)
-            continue
-        claims.setdefault(name, []).append(key)
-        if not _fits(checkpoint.shape(key), parameters[name].shape):
-            misshapen.append(f"{key} is {list(checkpoint.shape(key))} for {list(parameters[name].shape)}")
-        check_weight_type(checkpoint, key)
-    missing = [name for name in parameters if name not in claims]
-    problems = {"missing": missing, "unknown": unknown, "misshapen": misshapen}
-    if any(problems.values()):
-        text = "; ".join(
-            f"{len(names)} {kind}: {listing(names)}" for kind, names in problems.items() if names
+    """Checkpoint key of each parameter; raises unless every name, shape and type fits."""
+    found = match({name: parameter.shape for name, parameter in parameters.items()}, checkpoint, rename, ignore)
+    for keys in found.keys.values():
+        for key in keys:
+            check_weight_type(checkpoint, key)
+    if found.problems:
+        raise CheckpointError(
+            f"{checkpoint.path}: does not hold the weights of {needed_by}: {found.problems}"
         )
-        raise CheckpointError(f"{checkpoint.path}: does not hold the weights of {needed_by}: {text}")
-    for name, keys in claims.items():
+    for name, keys in found.keys.items():
         for other in keys[1:]:
             if not _same_values(checkpoint, keys[0], other):
                 raise CheckpointError(
                     f"{checkpoint.path}: {keys[0]} and {other} both stand for {name} and differ"
                 )
-    return {name: keys[0] for name, keys in claims.items()}
-
-
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether shapes agree but for axes of length one, which formats and spellings of a network drop or add."""
-    return [size for size in shape if size != 1] == [size for size in wanted if size != 1]
+    return {name: keys[0] for name, keys in found.keys.items()}
 
 
 def _same_values(checkpoint: TensorSource, key: str, other: str) -> bool:

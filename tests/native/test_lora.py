@@ -105,8 +105,8 @@ class Case:
         }
 
     def deltas(self, *loras):
-        classes = {"transformer": self.model}
-        return Loras.of(loras).deltas(self.family, self.directory, classes)["transformer"]
+        networks = {"transformer": self.directory / "transformer"}
+        return Loras.of(loras).deltas(self.family, networks, {"transformer": self.model})["transformer"]
 
     def run(self, directory=None, context=None, **options):
         model = self.model.from_pretrained(
@@ -316,7 +316,8 @@ def test_a_clip_model_alone_takes_deltas(flux, tmp_path):
     modules = ["text_model.encoder.layers.1.self_attn.out_proj"]
     factors = text_factors(flux.directory, "text_encoder", modules, 3)
     path = write_lora(tmp_path / "lora.safetensors", factors, "text_encoder.")
-    deltas = Loras.of([path]).deltas("FluxPipeline", flux.directory, {"text_encoder": CLIPTextModel})
+    networks = {"text_encoder": flux.directory / "text_encoder"}
+    deltas = Loras.of([path]).deltas("FluxPipeline", networks, {"text_encoder": CLIPTextModel})
     ids = np.arange(8)[None] + 5
 
     def states(**options):

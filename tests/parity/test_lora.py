@@ -101,7 +101,8 @@ class Pair:
 
     def results(self, *loras):
         """Of the transformer here, merged and apart."""
-        deltas = Loras.of(loras).deltas(self.family, self.directory, {"transformer": self.model})["transformer"]
+        networks = {"transformer": self.directory / "transformer"}
+        deltas = Loras.of(loras).deltas(self.family, networks, {"transformer": self.model})["transformer"]
         for mode in ("merge", "apart"):
             model = self.model.from_pretrained(self.directory / "transformer", deltas=deltas, lora_mode=mode)
             yield model(**self.inputs())
@@ -197,7 +198,8 @@ def test_a_text_encoder(flux, tmp_path):
     with torch.no_grad():
         expected = flux.pipe.text_encoder(torch.from_numpy(ids))[0]
     flux.pipe.unload_lora_weights()
-    deltas = Loras.of([file]).deltas("FluxPipeline", flux.directory, {"text_encoder": CLIPTextModel})["text_encoder"]
+    networks = {"text_encoder": flux.directory / "text_encoder"}
+    deltas = Loras.of([file]).deltas("FluxPipeline", networks, {"text_encoder": CLIPTextModel})["text_encoder"]
     for mode in ("merge", "apart"):
         model = CLIPTextModel.from_pretrained(flux.directory / "text_encoder", deltas=deltas, lora_mode=mode)
         assert relative_error(model(ids)[0], expected) <= 1e-4
