@@ -30,7 +30,7 @@ from edgedit.graph.schedule import Segment, Start
 from edgedit.tuning.machine import Rates
 
 _PRODUCTS = frozenset({"linear", "mul_mat", "mul_mat_id", "conv2d", "conv_2d", "im2col", "out_prod"})
-_ATTENTIONS = frozenset({"attention", "attention_lse", "flash_attn_ext"})
+_ATTENTIONS = frozenset({"attention", "attention_partial", "flash_attn_ext"})
 # Nodes that only say how memory is read; collectives are counted as transfers.
 _FREE = frozenset({"none", "view", "reshape", "permute", "transpose", "custom", "start", "wait"})
 
