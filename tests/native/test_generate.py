@@ -141,7 +141,7 @@ def test_stable_diffusion_3_is_drawn_with_its_own_defaults_and_again_from_what_i
         (["-p", "submarine"], "was taught no word of 'submarine'"),
         (["-p", "a CAT", "--true-cfg-scale", "3"], "no effect without --negative-prompt"),
         (["-p", "a CAT", "--negative-prompt", "dog"], "no effect unless --true-cfg-scale is above 1"),
-        (["-p", "a CAT", "--sp", "1"], "--sp 1: ulysses 1"),
+        (["-p", "a CAT", "--sp", "1"], "--sp 1: one rank holds all tokens"),
         (["-p", "cat " * 30], "is cut to 16"),
     ],
 )
