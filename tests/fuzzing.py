@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -88,6 +90,19 @@ def fuzz(inputs: st.SearchStrategy[Any], check: Callable[[Any], None], share: fl
             return
 
 
+def fuzz_made(make: Callable[[Random], bytes], check: Callable[[bytes], None], share: float) -> None:
+    """As `fuzz`, of bytes that `make` draws: many more than hypothesis does."""
+    deadline = time.monotonic() + share * SECONDS
+    for number in count(int.from_bytes(os.urandom(4), "little")):
+        content = make(Random(number))
+        try:
+            check(content)
+        except Exception as error:
+            raise AssertionError(f"{type(error).__name__} for the bytes {content!r}") from error
+        if time.monotonic() > deadline:
+            return
+
+
 def fuzz_bytes(
     whole: Sequence[bytes],
     words: Sequence[bytes],
@@ -95,24 +110,17 @@ def fuzz_bytes(
     share: float,
     repair: Callable[[bytes], bytes] = bytes,
 ) -> None:
-    """Call `check` with spoilt copies of `whole` for `share` of all fuzzers' seconds: many more than hypothesis draws.
+    """`fuzz_made` with spoilt copies of `whole`.
 
     words   spelling that the format knows
     repair  mends lengths, so that a mishap behind them is reached; done to every other copy
     """
-    start = int.from_bytes(os.urandom(4), "little")
-    deadline = time.monotonic() + share * SECONDS
-    for number in count(start):
-        random = Random(number)
+
+    def make(random: Random) -> bytes:
         content = spoilt(random, random.choice(whole), words)
-        if number % 2:
-            content = repair(content)
-        try:
-            check(content)
-        except Exception as error:
-            raise AssertionError(f"{type(error).__name__} for the bytes {content!r}") from error
-        if time.monotonic() > deadline:
-            return
+        return repair(content) if random.random() < 0.5 else content
+
+    fuzz_made(make, check, share)
 
 
 def spoilt(random: Random, whole: bytes, words: Sequence[bytes]) -> bytes:
@@ -145,3 +153,33 @@ def spoilt(random: Random, whole: bytes, words: Sequence[bytes]) -> bytes:
             case 9:
                 content[at : at + 8] = number.to_bytes(8, "little")
     return bytes(content)
+
+
+# What may stand where a config has something else.
+ODD_VALUES = [
+    None, True, False, 0, 1, -1, 2, 3, 7, 1.5, 1e308, -0.0, 10**6, 1 << 31, 1 << 63, 10**30, float("nan"), float("inf"),
+    "", "x", "\ud800", "\x1b[2J", [], {}, [1], [None], [[1]], ["x"], [0] * 300, {"a": 1}, {"content": 3},
+]  # fmt: skip
+
+
+def odd_json(random: Random, whole: Any) -> bytes:
+    """A JSON text: `whole` with one to three values replaced or left out; sometimes spoilt further as text."""
+    value = json.loads(json.dumps(whole))
+    for _ in range(random.randint(1, 3)):
+        value = _with_odd_value(random, value)
+    text = json.dumps(value).encode()
+    return spoilt(random, text, [b"{", b"}", b"[", b",", b'"', b"null", b"1e999"]) if random.random() < 0.1 else text
+
+
+def _with_odd_value(random: Random, value: Any) -> Any:
+    places = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    if not places or random.random() < 0.1:
+        return deepcopy(random.choice(ODD_VALUES))
+    place = random.choice(places)
+    if isinstance(value[place], (dict, list)) and random.random() < 0.6:
+        value[place] = _with_odd_value(random, value[place])
+    elif random.random() < 0.2:
+        del value[place]
+    else:
+        value[place] = deepcopy(random.choice(ODD_VALUES))
+    return value

@@ -44,8 +44,6 @@ class CLIPTextConfig:
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_attention_heads={self.num_attention_heads}"
             )
-        if not isinstance(self.eos_token_id, int):
-            raise ValueError(f"eos_token_id={self.eos_token_id} is not supported; one id is")
         check_activation("hidden_act", self.hidden_act)
 
     @classmethod

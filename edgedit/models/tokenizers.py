@@ -11,7 +11,6 @@ Ids equal those of the transformers tokenizer of the same files.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from edgedit.errors import CheckpointError
 from edgedit.models.spiece import CONTROL, USER_DEFINED, read_sentencepiece
+from edgedit.models.tokenizer_config import (
+    FURTHER_NAMES,
+    SPECIAL_NAMES,
+    listed_tokens,
+    read_tokenizer_config,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +34,6 @@ CLIP_SPLIT = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]
 CLIP_SPECIALS = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>",
                  "pad_token": "<|endoftext|>"}  # fmt: skip
 T5_SPECIALS = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 T5_EXTRA_IDS = 100
 NO_LIMIT = 10**9  # transformers writes 1e30 where a tokenizer has no limit
 
@@ -61,7 +65,7 @@ class Tokenizer:
             CheckpointError: if no known tokenizer files are there or they are malformed.
         """
         directory = Path(directory)
-        config = _read_config(directory)
+        config = read_tokenizer_config(directory)
         backend, specials = _load_backend(directory, config)
         _add_special_tokens(backend, config, specials)
 
@@ -133,25 +137,6 @@ class Tokenizer:
             return self.backend.encode(text, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             raise ValueError(f"a prompt must be a string of valid Unicode text, not {text!r}") from error
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: malformed JSON: {error}") from error
-
-
-def _read_config(directory: Path) -> dict[str, Any]:
-    """tokenizer_config.json over special_tokens_map.json; either may be absent."""
-    config: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (directory / name).is_file():
-            content = _read_json(directory / name)
-            if not isinstance(content, dict):
-                raise CheckpointError(f"{directory / name}: is not a JSON object")
-            config.update(content)
-    return config
 
 
 def _load_backend(directory: Path, config: dict[str, Any]) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
@@ -255,9 +240,8 @@ def _add_special_tokens(
         map(_content, listed)
     )
     named = [token for token in specials.values() if token is not None]
-    for name in ("additional_special_tokens", "extra_special_tokens"):
-        tokens = config.get(name) or []
-        named += tokens.values() if isinstance(tokens, dict) else tokens
+    for name in FURTHER_NAMES:
+        named += listed_tokens(config.get(name))
     # A token under two names, with and without flags, takes the flags of the later one.
     for token in listed + [token for token in named if _content(token) not in known]:
         _add_token(backend, token)

@@ -11,6 +11,7 @@ import numpy as np
 
 _CLASS = "FlowMatchEulerDiscreteScheduler"
 _KARRAS_RHO = 7.0
+_LARGEST = 1_000_000  # of any number in a config
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class FlowMatchSchedule:
             raise ValueError("only one of use_karras_sigmas and use_exponential_sigmas can be true")
         if not self.shift > 0:
             raise ValueError(f"shift is {self.shift}; it must be above 0")
+        if self.shift_terminal is not None and not 0 <= self.shift_terminal < 1:
+            raise ValueError(f"shift_terminal is {self.shift_terminal}; it must be at least 0 and below 1")
+        if self.base_image_seq_len >= self.max_image_seq_len:
+            raise ValueError(
+                f"base_image_seq_len is {self.base_image_seq_len}; it must be below max_image_seq_len "
+                f"{self.max_image_seq_len}"
+            )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> FlowMatchSchedule:
@@ -53,7 +61,10 @@ class FlowMatchSchedule:
             if key not in known and not key.startswith("_") and value:
                 raise ValueError(f"the scheduler's config asks for {key}={value!r}, which is not supported")
         # null stands for the default in published configs
-        return cls(**{key: value for key, value in config.items() if key in known and value is not None})
+        values = {key: value for key, value in config.items() if key in known and value is not None}
+        for key, value in values.items():
+            _check_value(key, value, getattr(cls, key))
+        return cls(**values)
 
     @property
     def lowest(self) -> float:
@@ -76,7 +87,7 @@ class FlowMatchSchedule:
         Before any shift the steps begin at even distances from 1 down to ``1 / num_steps``, as FLUX pipelines ask
         for; with ``to_lowest`` down to ``lowest``, the scheduler's own way.
 
-        ValueError for ``num_steps < 1``.
+        ValueError for ``num_steps < 1``, and for a config that gives levels which no sampler can use.
         """
         if num_steps < 1:
             raise ValueError(f"num_inference_steps is {num_steps}; at least 1 is needed")
@@ -84,11 +95,14 @@ class FlowMatchSchedule:
             levels = np.linspace(1.0, self.lowest, num_steps)
         else:
             levels = np.linspace(1.0, 1.0 / num_steps, num_steps).astype(np.float32)
-        levels = self._shifted(levels, image_seq_len)
-        if self.shift_terminal:
-            if num_steps == 1:
-                raise ValueError("num_inference_steps is 1; the scheduler's shift_terminal needs at least 2")
-            levels = 1.0 - (1.0 - levels) / ((1.0 - levels[-1]) / (1.0 - self.shift_terminal))
+        if self.shift_terminal and num_steps == 1:
+            raise ValueError("num_inference_steps is 1; the scheduler's shift_terminal needs at least 2")
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            levels = self._shifted(levels, image_seq_len)
+            if self.shift_terminal:
+                levels = 1.0 - (1.0 - levels) / ((1.0 - levels[-1]) / (1.0 - self.shift_terminal))
+        if not np.isfinite(levels).all() or not (levels > 0).all():
+            raise ValueError(f"{self} gives noise levels that are not above 0 and finite: {levels.tolist()}")
         if self.use_karras_sigmas or self.use_exponential_sigmas:
             levels = self._respaced(levels)
         levels = levels.astype(np.float32)
@@ -104,7 +118,7 @@ class FlowMatchSchedule:
         if not self.use_dynamic_shifting:
             return self.shift * levels / (1 + (self.shift - 1) * levels)
         mu = self.mu(image_seq_len)
-        factor = math.exp(mu) if self.time_shift_type == "exponential" else mu
+        factor = float(np.exp(mu)) if self.time_shift_type == "exponential" else mu
         return factor / (factor + (1 / levels - 1))
 
     def _respaced(self, levels: np.ndarray) -> np.ndarray:
@@ -115,3 +129,15 @@ class FlowMatchSchedule:
             inverse_low, inverse_high = low ** (1 / _KARRAS_RHO), high ** (1 / _KARRAS_RHO)
             return (inverse_high + ramp * (inverse_low - inverse_high)) ** _KARRAS_RHO
         return np.exp(math.log(high) + ramp * (math.log(low) - math.log(high)))
+
+
+def _check_value(name: str, value: Any, default: Any) -> None:
+    """ValueError for a value of another kind than its default, or beyond what any sampler uses."""
+    kind = float if default is None else type(default)
+    if kind in (bool, str):
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} is {value!r}; it must be of type {kind.__name__}")
+        return
+    smallest = 1 if kind is int else -_LARGEST
+    if type(value) not in (int, kind) or not smallest <= value <= _LARGEST:
+        raise ValueError(f"{name} is {value!r}; it must be of type {kind.__name__}, {smallest} to {_LARGEST}")

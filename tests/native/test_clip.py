@@ -120,7 +120,7 @@ def test_configs_that_are_not_supported_are_refused_by_name():
         CLIPTextConfig.from_dict({"hidden_act": "mish"})
     with pytest.raises(ValueError, match=r"hidden_size=33 is not a multiple of num_attention_heads=4"):
         CLIPTextConfig.from_dict({"hidden_size": 33, "num_attention_heads": 4})
-    with pytest.raises(ValueError, match=r"eos_token_id=\[1, 2\]"):
+    with pytest.raises(ValueError, match=r"eos_token_id is \[1, 2\]; it must be an integer"):
         CLIPTextConfig.from_dict({"eos_token_id": [1, 2]})
 
 
