@@ -143,6 +143,8 @@ OPERATORS = {
         Operator("gated_residual", _native.ops.gated_residual, supports_pointwise),
         Operator("linear", _native.ops.linear, supports_linear, needs_kernels=True),
         Operator("attention", _native.ops.attention, supports_attention, needs_kernels=True),
+        Operator("attention_partial", _native.ops.attention_partial, supports_attention),
+        Operator("attention_merge", _native.ops.attention_merge, supports_attention),
         Operator("conv2d", _native.ops.conv2d, supports_conv2d, needs_kernels=True),
     )
 }
