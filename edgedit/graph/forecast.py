@@ -14,8 +14,10 @@ from edgedit.graph.description import GraphDescription
 from edgedit.graph.planner import plan
 from edgedit.graph.schedule import Flight, Schedule
 from edgedit.parallel.mesh import WORLD, Mesh
+from edgedit.parallel.split import branches_of
 
 PREDICTION_DTYPE = "f32"
+SKIPPING = 2  # the guidance branch that leaves blocks out; it reads the text of the one before it
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,25 @@ class RankForecast:
 
 
 @dataclass(frozen=True)
+class Skipping:
+    """The third guidance branch: the graph of each world rank without some blocks, and the steps in which it runs."""
+
+    ranks: tuple[RankForecast, ...]
+    steps: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass of a rank: of a guidance branch, in some of the steps."""
+
+    branch: int
+    rank: RankForecast
+    steps: int
+
+
+@dataclass(frozen=True)
 class Forecast:
-    """A run of `steps` denoising steps on the ranks of a mesh.
+    """A run of `steps` denoising steps on the ranks of a mesh. What is told of a step is of one with all branches.
 
     title     what runs, in words
     facts     settings to print, in order
@@ -58,6 +77,7 @@ class Forecast:
     branches  guidance branches of the request: each is one forward pass per step
     notes     what the user may not expect
     parts     how often what is computed ahead runs for a branch, each time for the next few steps
+    skipping  the third branch, where there is one
     """
 
     title: str
@@ -69,6 +89,7 @@ class Forecast:
     branches: int = 1
     notes: tuple[str, ...] = ()
     parts: int = 1
+    skipping: Skipping | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -78,61 +99,106 @@ class Forecast:
     def graph(self) -> GraphDescription:
         return self.ranks[self.detail].graph
 
-    @cached_property
-    def passes(self) -> int:
-        """Forward passes of each rank per step: one rank of the cfg axis runs all branches in turn."""
-        return self.branches if self.mesh.degrees["cfg"] == 1 else 1
+    def passes_of(self, rank: int) -> tuple[Pass, ...]:
+        """Forward passes of a world rank in a step, in order."""
+        held = branches_of(self.mesh.coords(rank)["cfg"], self.branches, self.mesh.degrees["cfg"])
+        return tuple(
+            Pass(branch, self.skipping.ranks[rank], self.skipping.steps)
+            if branch == SKIPPING and self.skipping
+            else Pass(branch, self.ranks[rank], self.steps)
+            for branch in held
+        )
 
     @cached_property
-    def guidance(self) -> Collective | None:
-        """The exchange of predictions that ends a step, as the rank in detail sees it; it is outside the graph."""
+    def passes(self) -> int:
+        """Most forward passes of a rank in a step."""
+        return max(len(self.passes_of(rank)) for rank in range(self.mesh.world_size))
+
+    def _guidance(self, rank: int, branches: int) -> Collective | None:
+        """The exchange of the first so many predictions, as a rank sees it; it is outside the graph."""
         size = self.mesh.degrees["cfg"]
         if size == 1 or self.branches == 1:
             return None
         count = sum(prod(self.graph.nodes[index].shape) for index in self.graph.outputs)
-        rank = self.mesh.coords(self.detail)["cfg"]
-        counts = (count,) * size
+        held = (branches_of(place, self.branches, size) for place in range(size))
+        counts = tuple(count * sum(branch < branches for branch in of_place) for of_place in held)
+        place = self.mesh.coords(rank)["cfg"]
+        sent = (counts[place],) * size
         return Collective(
-            "all_gather", "prediction", "cfg", PREDICTION_DTYPE, -1, -1, -1, counts, counts, rank
+            "all_gather", "prediction", "cfg", PREDICTION_DTYPE, -1, -1, -1, sent, counts, place
         )
+
+    @cached_property
+    def guidance(self) -> Collective | None:
+        """The exchange of predictions that ends a step, as the rank in detail sees it."""
+        return self._guidance(self.detail, self.branches)
+
+    def _guidance_nbytes(self, rank: int, branches: int) -> int:
+        exchange = self._guidance(rank, branches)
+        return exchange.bytes_sent if exchange else 0
 
     @cached_property
     def bytes_sent_per_step(self) -> tuple[int, ...]:
         """Payload that each rank sends to others in one denoising step."""
-        guidance = self.guidance.bytes_sent if self.guidance else 0
-        return tuple(self.passes * rank.schedule.bytes_sent + guidance for rank in self.ranks)
+        return tuple(
+            sum(a_pass.rank.schedule.bytes_sent for a_pass in self.passes_of(rank))
+            + self._guidance_nbytes(rank, self.branches)
+            for rank in range(self.mesh.world_size)
+        )
 
     @property
     def bytes_sent_ahead(self) -> tuple[int, ...]:
         """Payload that each rank sends to others ahead of the steps, in the whole run."""
-        often = self.passes * self.parts
-        return tuple(often * rank.ahead.schedule.bytes_sent if rank.ahead else 0 for rank in self.ranks)
+        return tuple(
+            self.conditions(rank) * self.parts * of_rank.ahead.schedule.bytes_sent if of_rank.ahead else 0
+            for rank, of_rank in enumerate(self.ranks)
+        )
 
-    @property
+    @cached_property
     def bytes_sent(self) -> tuple[int, ...]:
         """Payload that each rank sends to others in the whole run."""
-        both = zip(self.bytes_sent_per_step, self.bytes_sent_ahead, strict=True)
-        return tuple(self.steps * of_step + ahead for of_step, ahead in both)
+        skipping = self.skipping.steps if self.skipping else 0
+        sent = []
+        for rank, ahead in enumerate(self.bytes_sent_ahead):
+            of_passes = sum(a_pass.steps * a_pass.rank.schedule.bytes_sent for a_pass in self.passes_of(rank))
+            guided = (self.steps - skipping) * self._guidance_nbytes(rank, min(self.branches, SKIPPING))
+            sent.append(of_passes + guided + skipping * self._guidance_nbytes(rank, self.branches) + ahead)
+        return tuple(sent)
 
-    @property
+    @cached_property
     def flops_per_step(self) -> tuple[int, ...]:
-        return tuple(self.passes * rank.schedule.flops for rank in self.ranks)
+        ranks = range(self.mesh.world_size)
+        return tuple(sum(a_pass.rank.schedule.flops for a_pass in self.passes_of(rank)) for rank in ranks)
 
-    def flops_ahead(self, rank: RankForecast) -> int:
-        """In the whole run."""
-        return self.passes * self.parts * rank.ahead.schedule.flops if rank.ahead else 0
+    def conditions(self, rank: int) -> int:
+        """Texts that the passes of a world rank read: what is computed ahead is computed for each."""
+        return len({min(a_pass.branch, SKIPPING - 1) for a_pass in self.passes_of(rank)})
 
-    def kept_nbytes(self, rank: RankForecast) -> int:
-        """Of what is computed ahead: the results, which a rank keeps until the steps have read them."""
-        return self.passes * rank.ahead.output_nbytes if rank.ahead else 0
+    def flops_ahead(self, rank: int) -> int:
+        """Of a world rank, in the whole run."""
+        ahead = self.ranks[rank].ahead
+        return self.conditions(rank) * self.parts * ahead.schedule.flops if ahead else 0
 
-    def ahead_nbytes(self, rank: RankForecast) -> int:
-        """Memory that a rank needs for what is computed ahead, results included."""
-        return rank.ahead.run_nbytes + self.kept_nbytes(rank) if rank.ahead else 0
+    def kept_nbytes(self, rank: int) -> int:
+        """Of what is computed ahead: the results, which a world rank keeps until the steps have read them."""
+        ahead = self.ranks[rank].ahead
+        return self.conditions(rank) * ahead.output_nbytes if ahead else 0
 
-    def total_nbytes(self, rank: RankForecast) -> int:
-        """Weights and all memory beside them. Graphs stay allocated for the next request, so nothing is shared."""
-        return rank.weight_nbytes + rank.run_nbytes + self.ahead_nbytes(rank)
+    def ahead_nbytes(self, rank: int) -> int:
+        """Memory that a world rank needs for what is computed ahead, results included."""
+        ahead = self.ranks[rank].ahead
+        return ahead.run_nbytes + self.kept_nbytes(rank) if ahead else 0
+
+    def run_nbytes(self, rank: int) -> tuple[int, int]:
+        """Activations and inputs of all graphs of a world rank. Graphs stay allocated for the next request, so nothing
+        is shared."""
+        graphs = {id(a_pass.rank): a_pass.rank for a_pass in self.passes_of(rank)}.values()
+        buffers = sum(of_rank.schedule.buffer_nbytes for of_rank in graphs)
+        return buffers, sum(of_rank.graph.input_nbytes for of_rank in graphs)
+
+    def total_nbytes(self, rank: int) -> int:
+        """Weights of a world rank and all memory beside them."""
+        return self.ranks[rank].weight_nbytes + sum(self.run_nbytes(rank)) + self.ahead_nbytes(rank)
 
     @property
     def groups(self) -> dict[str, list[list[int]]]:
@@ -160,10 +226,10 @@ def as_json(forecast: Forecast) -> dict[str, Any]:
         "bytes_sent": list(forecast.bytes_sent),
         "bytes_sent_per_step": list(forecast.bytes_sent_per_step),
         "flops_per_step": list(forecast.flops_per_step),
-        "flops_ahead": forecast.flops_ahead(forecast.ranks[forecast.detail]),
+        "flops_ahead": forecast.flops_ahead(forecast.detail),
         "memory": [
-            {"rank": rank, "coords": forecast.mesh.coords(rank), **_memory(forecast, of_rank)}
-            for rank, of_rank in enumerate(forecast.ranks)
+            {"rank": rank, "coords": forecast.mesh.coords(rank), **_memory(forecast, rank)}
+            for rank in range(forecast.mesh.world_size)
         ],
         "rank": forecast.detail,
         "segments": [
@@ -199,11 +265,12 @@ def _collective(collective: Collective, flight: Flight) -> dict[str, Any]:
     }
 
 
-def _memory(forecast: Forecast, rank: RankForecast) -> dict[str, Any]:
+def _memory(forecast: Forecast, rank: int) -> dict[str, Any]:
+    compute, inputs = forecast.run_nbytes(rank)
     return {
-        "weights": dict(rank.graph.weight_nbytes),
-        "compute": rank.schedule.buffer_nbytes,
-        "inputs": rank.graph.input_nbytes,
+        "weights": dict(forecast.ranks[rank].graph.weight_nbytes),
+        "compute": compute,
+        "inputs": inputs,
         "ahead": forecast.ahead_nbytes(rank),
         "total": forecast.total_nbytes(rank),
     }

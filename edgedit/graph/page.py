@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from edgedit.graph.blocks import Block, blocks_of, work_in
 from edgedit.graph.collective import Collective
-from edgedit.graph.forecast import Forecast, RankForecast
+from edgedit.graph.forecast import Forecast
 from edgedit.graph.schedule import Schedule, Segment, Start
 from edgedit.graph.units import binary, flop
 from edgedit.parallel.mesh import WORLD
@@ -42,7 +42,9 @@ def table(rows: Sequence[Sequence[str]], left: frozenset[int] = frozenset()) -> 
 
 def _heading(forecast: Forecast) -> list[str]:
     facts = "  ".join(f"{name.replace('_', ' ')} {value}" for name, value in forecast.facts.items())
-    passes = f"{forecast.passes} forward pass{'es' if forecast.passes > 1 else ''} a step on each rank"
+    counts = {len(forecast.passes_of(rank)) for rank in range(forecast.mesh.world_size)}
+    span = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(forecast.passes)
+    passes = f"{span} forward pass{'es' if forecast.passes > 1 else ''} a step on each rank"
     return [
         forecast.title,
         facts,
@@ -57,12 +59,12 @@ def _ranks(forecast: Forecast, every_rank: bool) -> list[str]:
     product = " x ".join(f"{axis} {mesh.degrees[axis]}" for axis in reversed(used)) or "one rank"
     rows = [["rank", *used, "FLOP/step", "sent/step", "sent/run", "memory"]]
     lines: dict[tuple[str, ...], list[int]] = {}
-    for rank, of_rank in enumerate(forecast.ranks):
+    for rank in range(mesh.world_size):
         numbers = (
             flop(forecast.flops_per_step[rank]),
             binary(forecast.bytes_sent_per_step[rank]),
             binary(forecast.bytes_sent[rank]),
-            binary(forecast.total_nbytes(of_rank)),
+            binary(forecast.total_nbytes(rank)),
         )
         if every_rank:
             place = mesh.coords(rank)
@@ -83,19 +85,21 @@ def _groups(forecast: Forecast) -> list[str]:
 
 
 def _memory(forecast: Forecast) -> list[str]:
-    kinds: dict[int, tuple[RankForecast, list[int]]] = {}
-    for rank, of_rank in enumerate(forecast.ranks):
-        kinds.setdefault(id(of_rank), (of_rank, []))[1].append(rank)
+    kinds: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(forecast.mesh.world_size):
+        graphs = (id(a_pass.rank) for a_pass in forecast.passes_of(rank))
+        kinds.setdefault((*graphs, forecast.conditions(rank)), []).append(rank)
     dtypes = list(forecast.graph.weight_nbytes)
     has_ahead = forecast.ranks[forecast.detail].ahead is not None
     heads = ["activations", "inputs", *(["ahead"] if has_ahead else []), "total"]
     rows = [["ranks", *(f"weights {dtype}" for dtype in dtypes), *heads]]
-    for of_rank, members in kinds.values():
-        weights = [binary(of_rank.graph.weight_nbytes.get(dtype, 0)) for dtype in dtypes]
-        activations = binary(of_rank.schedule.buffer_nbytes)
-        inputs = binary(of_rank.graph.input_nbytes)
-        ahead = [binary(forecast.ahead_nbytes(of_rank))] if has_ahead else []
-        total = binary(forecast.total_nbytes(of_rank))
+    for members in kinds.values():
+        rank = members[0]
+        weight_nbytes = forecast.ranks[rank].graph.weight_nbytes
+        weights = [binary(weight_nbytes.get(dtype, 0)) for dtype in dtypes]
+        activations, inputs = map(binary, forecast.run_nbytes(rank))
+        ahead = [binary(forecast.ahead_nbytes(rank))] if has_ahead else []
+        total = binary(forecast.total_nbytes(rank))
         rows.append([ranges(members), *weights, activations, inputs, *ahead, total])
     return [f"Memory of {forecast.graph.name} per rank, estimated", *table(rows)]
 
@@ -114,12 +118,11 @@ def _steps(forecast: Forecast, full: bool) -> list[str]:
     aligned = table([header, *rows], left=frozenset({0, 4})) if rows else []
     sent = sum(collective.bytes_sent for collective in schedule.collectives)
     lines = []
-    of_rank = forecast.ranks[forecast.detail]
-    if of_rank.ahead:
+    if forecast.ranks[forecast.detail].ahead:
         parts = f" in {forecast.parts} parts" if forecast.parts > 1 else ""
         lines.append(
-            f"Ahead of the steps, on each rank: {flop(forecast.flops_ahead(of_rank))}{parts}, "
-            f"{binary(forecast.kept_nbytes(of_rank))} of results that they read"
+            f"Ahead of the steps, on each rank: {flop(forecast.flops_ahead(forecast.detail))}{parts}, "
+            f"{binary(forecast.kept_nbytes(forecast.detail))} of results that they read"
         )
     lines += [
         f"One forward pass of rank {forecast.detail}: {len(schedule.segments)} segments, "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.split import branches_of
 
 if TYPE_CHECKING:
     from edgedit.parallel.context import ParallelContext
@@ -28,7 +29,7 @@ class Branches:
 
     def of_rank(self, rank: int) -> list[int]:
         """The branches of a cfg rank."""
-        return list(range(rank, self.count, self.group.size)) or [rank % self.count]
+        return branches_of(rank, self.count, self.group.size)
 
     def predict(
         self,
