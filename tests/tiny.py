@@ -221,3 +221,8 @@ def write_flux_pipeline(
     copy_tokenizer("tokenizer_2", directory / "tokenizer_2", t5_length)
     shutil.copy(EMBEDDED / "model_index.json", directory / "model_index.json")
     return directory
+
+
+def networks_of(directory: Path) -> dict[str, Path]:
+    """Directories of a pipeline's components by their names."""
+    return {path.name: path for path in directory.iterdir() if path.is_dir()}

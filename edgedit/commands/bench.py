@@ -20,7 +20,7 @@ from edgedit.commands.options import (
 )
 from edgedit.commands.profiling import Finished, add_profile_argument, check_profile, finish
 from edgedit.config import ParallelConfig
-from edgedit.pipelines.settings import EMBEDDED
+from edgedit.pipelines.parts import EMBEDDED
 
 if TYPE_CHECKING:
     from edgedit.parallel.context import ParallelContext

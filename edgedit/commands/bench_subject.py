@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgedit.config import ParallelConfig
-from edgedit.pipelines.settings import EMBEDDED, read_json, read_settings
+from edgedit.pipelines.parts import EMBEDDED
+from edgedit.pipelines.settings import read_settings
 
 if TYPE_CHECKING:
     from edgedit.models.diffusion_transformer import DiffusionTransformer
@@ -74,17 +75,17 @@ def _of_model(args: argparse.Namespace) -> Subject:
         num_images_per_prompt=args.num_images,
         max_sequence_length=args.max_sequence_length,
     )
-    directory = settings.directory / "transformer"
-    network = transformer_class(read_json(directory / "config.json"))
+    where = settings.parts.networks["transformer"]
+    network = transformer_class(settings.parts.config("transformer"))
     batch, _, height, width = settings.limits.latent_shape(request.batch, request.height, request.width)
 
     def load(context: ParallelContext) -> DiffusionTransformer:
         model: DiffusionTransformer = network.from_pretrained(
-            directory, args.dtype, args.threads, context, quantised_compute=args.quantised_compute
+            where, args.dtype, args.threads, context, quantised_compute=args.quantised_compute
         )
         return model
 
-    config = network.read_config(directory)
+    config = network.config_class.from_dict(settings.parts.config("transformer"))
     text_tokens = settings.fixed_text_tokens + request.max_sequence_length
     return Subject(args.model, network, config, height // 2, width // 2, text_tokens, batch, load)
 

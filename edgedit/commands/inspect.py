@@ -10,7 +10,9 @@ from typing import Any
 
 from edgedit import embedded
 from edgedit.errors import CheckpointError
-from edgedit.pipelines.settings import EMBEDDED, PIPELINES, read_json, read_settings
+from edgedit.pipelines.configs import read_json
+from edgedit.pipelines.parts import EMBEDDED
+from edgedit.pipelines.settings import PIPELINES, read_settings
 from edgedit.weights.checkpoint import Checkpoint
 
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))

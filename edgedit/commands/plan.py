@@ -19,7 +19,7 @@ from edgedit.graph.forecast import Forecast, RankForecast, as_json
 from edgedit.graph.page import as_text
 from edgedit.parallel.mesh import Mesh
 from edgedit.parallel.split import array_split
-from edgedit.pipelines.settings import EMBEDDED
+from edgedit.pipelines.parts import EMBEDDED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedit import embedded, presets
+from edgedit.pipelines.configs import read_json
+from edgedit.pipelines.parts import EMBEDDED
 from edgedit.pipelines.request import MAX_SEQUENCE_LENGTH, Limits, Request
-from edgedit.pipelines.settings import EMBEDDED, read_json, read_settings
+from edgedit.pipelines.settings import read_settings
 
 if TYPE_CHECKING:
     from edgedit.models.diffusion_transformer import DiffusionTransformer

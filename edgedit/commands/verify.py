@@ -16,7 +16,8 @@ from edgedit.commands.options import (
     parallel_options,
 )
 from edgedit.config import ParallelConfig
-from edgedit.pipelines.settings import EMBEDDED, read_settings
+from edgedit.pipelines.parts import EMBEDDED
+from edgedit.pipelines.settings import read_settings
 
 if TYPE_CHECKING:
     from edgedit.parallel.context import ParallelContext

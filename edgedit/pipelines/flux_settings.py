@@ -1,19 +1,18 @@
-"""What the configs of a FLUX.1 directory say, read without weights."""
+"""What the configs of a FLUX.1 pipeline say, read without weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from edgedit.models.flux import FluxConfig
 from edgedit.models.tokenizers import Tokenizer
 from edgedit.pipelines.image_inputs import FILL, REFERENCE, START
+from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.request import MAX_SEQUENCE_LENGTH, Limits
-from edgedit.pipelines.settings import read_json
 from edgedit.pipelines.text_to_image_settings import (
     TextToImageSettings,
-    check_components,
     common_fields,
     vae_scale,
 )
@@ -38,26 +37,27 @@ class FluxSettings(TextToImageSettings):
     guidance_embeds: bool
 
     @classmethod
-    def read(cls, directory: Path) -> FluxSettings:
-        check_components(directory, COMPONENTS)
-        transformer = read_json(directory / "transformer" / "config.json")
-        vae = read_json(directory / "vae" / "config.json")
+    def read(cls, parts: Parts) -> FluxSettings:
+        parts.check(COMPONENTS)
+        transformer = parts.config("transformer")
+        config = FluxConfig.from_dict(transformer)
+        vae = parts.config("vae")
         scale = vae_scale(vae)
         size = vae.get("sample_size") or 0
-        if size < 1 or size % (2 * scale):
+        if type(size) is not int or size < 1 or size % (2 * scale):
             size = _DEFAULT_LATENT_SIZE * scale
-        length = Tokenizer.from_dir(directory / "tokenizer_2").model_max_length or MAX_SEQUENCE_LENGTH
+        length = Tokenizer.from_dir(parts.tokenizer("tokenizer_2")).model_max_length or MAX_SEQUENCE_LENGTH
         return cls(
-            **common_fields(directory, vae),
+            **common_fields(parts, vae),
             limits=limits_of(
                 transformer,
-                read_json(directory / "model_index.json").get("_class_name"),
+                parts.pipeline,
                 size,
                 scale,
                 min(length, MAX_SEQUENCE_LENGTH),
             ),
-            num_heads=transformer.get("num_attention_heads", 24),
-            guidance_embeds=transformer.get("guidance_embeds", False),
+            num_heads=config.num_attention_heads,
+            guidance_embeds=config.guidance_embeds,
         )
 
 

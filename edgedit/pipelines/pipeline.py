@@ -14,6 +14,7 @@ from edgedit.config import ParallelConfig
 from edgedit.parallel.context import ParallelContext
 from edgedit.pipelines.image_options import ImageOptions
 from edgedit.pipelines.loras import Given, Loras
+from edgedit.pipelines.parts import PartFiles
 from edgedit.pipelines.progress import Progress
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import Settings, read_settings
@@ -66,7 +67,7 @@ class Pipeline(ABC):
 
     @staticmethod
     def from_pretrained(
-        model: str | Path,
+        model: str | Path | None,
         compute_dtype: str = "f32",
         threads: int | None = None,
         parallel: ParallelConfig | ParallelContext | None = None,
@@ -74,12 +75,15 @@ class Pipeline(ABC):
         quantised_compute: str = "exact",
         loras: Sequence[Given] = (),
         lora_mode: str = "merge",
+        parts: PartFiles | None = None,
     ) -> Pipeline:
         """Load a model for this rank.
 
         Args:
-            model: "embedded", or a directory in diffusers layout (with a model_index.json).
-            compute_dtype: type of the large weights in memory: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k.
+            model: "embedded", a directory in diffusers layout (with a model_index.json), or a safetensors or GGUF file
+                with a transformer and maybe more; None where `parts` has everything.
+            compute_dtype: type of the large weights in memory: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k; or auto,
+                which is as stored for GGUF and f32 for others.
             threads: compute threads; default: this host's cores divided by the ranks on it.
             parallel: layout over ranks; None asks the launcher, and means one rank if there is none.
                 A context is used and left open; from a config the pipeline makes its own.
@@ -88,11 +92,13 @@ class Pipeline(ABC):
             loras: LoRA files, each a path or a pair of a path and a weight; what they add is summed.
             lora_mode: "merge" adds it to the weights, "apart" keeps it beside them, in f32.
 
+            parts: files of single networks, which come in place of the model's, and a directory of tokenizers.
+
         Raises:
             ValueError: a directory or layout that cannot work; before any weight is read.
             CheckpointError: files that are damaged or do not fit the model.
         """
-        settings = read_settings(model)
+        settings = read_settings(model, parts)
         adapters = Loras.of(loras, lora_mode)
         given = parallel if isinstance(parallel, ParallelContext) else None
         if isinstance(parallel, ParallelContext):

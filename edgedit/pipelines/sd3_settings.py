@@ -1,17 +1,15 @@
-"""What the configs of a Stable Diffusion 3 or 3.5 directory say, read without weights."""
+"""What the configs of a Stable Diffusion 3 or 3.5 pipeline say, read without weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from edgedit.models.sd3 import PATCH, SD3Config
 from edgedit.models.tokenizers import Tokenizer
+from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.request import Limits
-from edgedit.pipelines.settings import read_json
 from edgedit.pipelines.text_to_image_settings import (
     TextToImageSettings,
-    check_components,
     common_fields,
     vae_scale,
 )
@@ -32,7 +30,7 @@ CLIP_TOKENS = 77
 class SD3Settings(TextToImageSettings):
     """The configs of a Stable Diffusion 3 pipeline.
 
-    has_t5             False for a directory without the third text encoder, whose states are zeros then
+    has_t5             False for a model without the third text encoder, whose states are zeros then
     text_width         channels of the text states
     fixed_text_tokens  those of both CLIP encoders, which stand before those of T5
     """
@@ -44,19 +42,20 @@ class SD3Settings(TextToImageSettings):
     fixed_text_tokens: int = CLIP_TOKENS
 
     @classmethod
-    def read(cls, directory: Path) -> SD3Settings:
-        third = check_components(directory, COMPONENTS).get("text_encoder_3")
+    def read(cls, parts: Parts) -> SD3Settings:
+        parts.check(COMPONENTS)
+        third = parts.classes.get("text_encoder_3")
         if third not in (T5, None):
-            raise ValueError(f"{directory}: text_encoder_3 is {third!r}; supported is {T5!r}, or none")
-        transformer = SD3Config.from_dict(read_json(directory / "transformer" / "config.json"))
-        vae = read_json(directory / "vae" / "config.json")
+            raise ValueError(f"{parts.title}: text_encoder_3 is {third!r}; supported is {T5!r}, or none")
+        transformer = SD3Config.from_dict(parts.config("transformer"))
+        vae = parts.config("vae")
         return cls(
-            **common_fields(directory, vae),
+            **common_fields(parts, vae),
             limits=limits_of(transformer, vae_scale(vae)),
             num_heads=transformer.num_attention_heads,
             has_t5=third is not None,
             text_width=transformer.joint_attention_dim,
-            fixed_text_tokens=Tokenizer.from_dir(directory / "tokenizer").model_max_length or CLIP_TOKENS,
+            fixed_text_tokens=Tokenizer.from_dir(parts.tokenizer("tokenizer")).model_max_length or CLIP_TOKENS,
         )
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import json
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from edgedit import embedded
 from edgedit.config import ParallelConfig
+from edgedit.pipelines.parts import PartFiles, Parts, find_parts
 from edgedit.pipelines.request import Limits, Request
 
-EMBEDDED = "embedded"
 # `_class_name` of model_index.json -> module and class of its settings
 FAMILIES = {
     "FluxPipeline": ("edgedit.pipelines.flux_settings", "FluxSettings"),
@@ -31,20 +29,20 @@ PIPELINES = (*FAMILIES, *FAMILY_OF)
 
 
 class Settings(ABC):
-    """What a model directory says without its weights: enough to refuse a bad request.
+    """What a model says without its weights: enough to refuse a bad request.
 
     fixed_text_tokens  text tokens besides those that a request may limit
     """
 
     family: str
-    directory: Path
+    parts: Parts
     limits: Limits
     num_heads: int
     fixed_text_tokens: int = 0
 
     @classmethod
     @abstractmethod
-    def read(cls, directory: Path) -> Settings:
+    def read(cls, parts: Parts) -> Settings:
         """ValueError names a config that is missing, malformed or not supported."""
 
     @abstractmethod
@@ -56,35 +54,16 @@ class Settings(ABC):
         return Request.create(self.limits, prompt, negative_prompt, **options)
 
 
-def model_directory(model: str | Path) -> Path:
-    """The directory of a model's name or path. ValueError where there is no pipeline."""
-    directory = embedded.path() if model == EMBEDDED else Path(model)
-    if not (directory / "model_index.json").is_file():
-        raise ValueError(
-            f"model {str(model)!r} is neither {EMBEDDED!r} nor a directory with model_index.json"
-        )
-    return directory
+def read_settings(model: str | Path | None, files: PartFiles | None = None) -> Settings:
+    """Settings of a model, from its configs and the shapes of its tensors alone; arguments and errors as `find_parts`.
 
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. ValueError names a file that is missing or is none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no JSON object")
-    return content
-
-
-def read_settings(model: str | Path) -> Settings:
-    """Settings of a model, from its configs alone. ValueError for a model that is not supported."""
-    directory = model_directory(model)
-    name = str(read_json(directory / "model_index.json").get("_class_name"))
-    family = FAMILY_OF.get(name, name)
+    Raises ValueError for a model that is not supported.
+    """
+    parts = find_parts(model, files)
+    family = FAMILY_OF.get(parts.pipeline, parts.pipeline)
     if family not in FAMILIES:
-        raise ValueError(f"{directory}: pipeline {name!r} is not supported; supported: {', '.join(PIPELINES)}")
+        raise ValueError(
+            f"{parts.title}: pipeline {parts.pipeline!r} is not supported; supported: {', '.join(PIPELINES)}"
+        )
     module, settings = FAMILIES[family]
-    return getattr(importlib.import_module(module), settings).read(directory)
+    return getattr(importlib.import_module(module), settings).read(parts)

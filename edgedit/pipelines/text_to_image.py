@@ -116,7 +116,7 @@ class TextToImage(Pipeline):
         alone = ParallelConfig(ops=context.config.ops, kernels=context.config.kernels)
         shared = ("transformer", "vae") if context.config.vae_degree > 1 else ("transformer",)
         classes, tokenizers = cls.components(settings)
-        deltas = loras.deltas(settings.family, settings.directory, classes)
+        deltas = loras.deltas(settings.family, settings.parts.networks, classes)
         parts: dict[str, Any] = {"vae": None}
         for component, model in classes.items():
             if component == "vae" and context.rank >= context.config.vae_degree:
@@ -126,7 +126,7 @@ class TextToImage(Pipeline):
                 continue
             with progress.nbytes(component) as advance:
                 parts[component] = model.from_pretrained(
-                    settings.directory / component,
+                    settings.parts.networks[component],
                     compute_dtype=compute_dtype,
                     threads=threads,
                     parallel=context if component in shared else alone,
@@ -136,7 +136,7 @@ class TextToImage(Pipeline):
                     lora_mode=loras.mode,
                 )
         for name in tokenizers:
-            parts[name] = Tokenizer.from_dir(settings.directory / name, warns=context.rank == 0)
+            parts[name] = Tokenizer.from_dir(settings.parts.tokenizer(name), warns=context.rank == 0)
         pipeline = cls(settings, context, progress, parts)
         pipeline.loras = loras
         return pipeline

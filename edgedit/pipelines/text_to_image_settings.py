@@ -1,15 +1,17 @@
-"""What the configs of a directory say about its transformer, scheduler and autoencoder, whatever its family."""
+"""What configs say about its transformer, scheduler and autoencoder, whatever its family."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from edgedit.config import DEVICE_BACKENDS, ParallelConfig, check_heads, check_supported
+from edgedit.models.autoencoder_kl import AutoencoderKLConfig
+from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.request import Limits
-from edgedit.pipelines.settings import Settings, read_json
+from edgedit.pipelines.settings import Settings
 from edgedit.sampling.schedule import FlowMatchSchedule
 
 AXES = ("cfg", "dp", "ulysses", "kv_gather", "tp", "vae")
@@ -17,9 +19,9 @@ AXES = ("cfg", "dp", "ulysses", "kv_gather", "tp", "vae")
 
 @dataclass(frozen=True)
 class TextToImageSettings(Settings):
-    """Fields that can change a bit of the result, but for the directory."""
+    """Fields that can change a bit of the result, but for the parts, which are where it is from."""
 
-    directory: Path
+    parts: Parts
     limits: Limits
     schedule: FlowMatchSchedule
     num_heads: int
@@ -28,7 +30,7 @@ class TextToImageSettings(Settings):
 
     def lines(self) -> list[str]:
         """One line for each setting that can change a bit of the result, for ranks to compare."""
-        names = [field.name for field in fields(self) if field.name != "directory"]
+        names = [field.name for field in fields(self) if field.name != "parts"]
         return [f"{name} = {getattr(self, name)!r}" for name in names]
 
     def check_parallel(self, config: ParallelConfig) -> None:
@@ -41,34 +43,23 @@ class TextToImageSettings(Settings):
             )
 
 
-def check_components(directory: Path, expected: Mapping[str, str]) -> dict[str, str | None]:
-    """Class names of the components in model_index.json, None for those that are left out.
-
-    Raises ValueError where one of `expected` has another class.
-    """
-    index = read_json(directory / "model_index.json")
-    names = {
-        component: entry[1]
-        for component, entry in index.items()
-        if isinstance(entry, list) and len(entry) == 2
-    }
-    for component, name in expected.items():
-        if names.get(component) != name:
-            raise ValueError(f"{directory}: {component} is {names.get(component)!r}; supported is {name!r}")
-    return names
-
-
 def vae_scale(vae: Mapping[str, Any]) -> int:
-    """Pixels per latent position, along each side."""
-    return 2 ** (len(vae["block_out_channels"]) - 1)
+    """Pixels per latent position, along each side. ValueError for a config of no autoencoder."""
+    return AutoencoderKLConfig.from_dict(vae).scale_factor
 
 
-def common_fields(directory: Path, vae: Mapping[str, Any]) -> dict[str, Any]:
-    """The directory, the schedule and the scaling of latents."""
-    scheduler = read_json(directory / "scheduler" / "scheduler_config.json")
+def common_fields(parts: Parts, vae: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts, the schedule and the scaling of latents."""
     return {
-        "directory": directory,
-        "schedule": FlowMatchSchedule.from_config(scheduler),
-        "scaling_factor": vae.get("scaling_factor") or 1.0,
-        "shift_factor": vae.get("shift_factor") or 0.0,
+        "parts": parts,
+        "schedule": FlowMatchSchedule.from_config(parts.scheduler()),
+        "scaling_factor": _number(vae, "scaling_factor") or 1.0,
+        "shift_factor": _number(vae, "shift_factor") or 0.0,
     }
+
+
+def _number(config: Mapping[str, Any], name: str) -> float | None:
+    value = config.get(name)
+    if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+        raise ValueError(f"{name} is {value!r}; it must be a number")
+    return value
