@@ -14,7 +14,7 @@ from edgedit.pipelines.request import Limits
 from edgedit.pipelines.settings import Settings
 from edgedit.sampling.schedule import FlowMatchSchedule
 
-AXES = ("cfg", "dp", "ulysses", "kv_gather", "tp", "vae")
+AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae")
 
 
 @dataclass(frozen=True)

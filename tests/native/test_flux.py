@@ -125,13 +125,6 @@ def test_more_ranks_than_heads_are_refused_before_weights_are_read(models, heads
         (directory / "hidden").rename(directory / "diffusion_pytorch_model.safetensors")
 
 
-@pytest.mark.parametrize("axis", ["ring"])
-def test_axes_that_are_not_built_yet_are_refused_by_name(axis):
-    parallel = ParallelConfig(**{f"{axis}_degree": 2}, world_size=2, local_world_size=2)
-    with pytest.raises(ValueError, match=f"{axis}_degree 2 is not supported yet by this model"):
-        FluxTransformer.check_parallel(FluxConfig(), parallel)
-
-
 def test_shapes_may_change_from_call_to_call(models):
     """64x64, 96x64 and 64x64 again, with 5, 9 and 5 text tokens; a second call of a shape builds nothing."""
     directory = models(12)

@@ -148,11 +148,6 @@ def test_spare_cfg_ranks_are_named(capsys):
     ]
 
 
-@pytest.mark.parametrize("axis", ["ring"])
-def test_axes_that_the_model_lacks_are_refused_by_name(capsys, axis):
-    assert "not supported yet by this model" in refusal(capsys, f"--{axis}", "2")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -7,7 +7,7 @@ from tiny_sd3 import write_sd3_pipeline
 
 from edgedit import presets
 from edgedit.config import ParallelConfig
-from edgedit.models.architectures import TRANSFORMERS, transformer_class
+from edgedit.models.architectures import transformer_class
 from edgedit.parallel.context import ParallelContext
 from edgedit.pipelines import pipeline as pipelines
 from edgedit.pipelines import settings
@@ -34,6 +34,9 @@ LAYOUTS = {
     "ulysses 3": {"ulysses_degree": 3},
     "ulysses 4": {"ulysses_degree": 4},
     "ulysses 5": {"ulysses_degree": 5},
+    "ring 2": {"ring_degree": 2},
+    "ring 3, ulysses 2": {"ring_degree": 3, "ulysses_degree": 2},
+    "ring 2, cfg 2": {"ring_degree": 2, "cfg_degree": 2},
     "kv_gather 2": {"kv_gather_degree": 2},
     "kv_gather 3, ulysses 2": {"kv_gather_degree": 3, "ulysses_degree": 2},
     "cfg 2": {"cfg_degree": 2},
@@ -68,6 +71,7 @@ def test_ranks_draw_what_one_rank_draws(model, layout, ops):
     directory, options, expected = model
     degrees = LAYOUTS[layout]
     size = int(np.prod(list(degrees.values())))
+    tolerance = 5e-5 if "ring_degree" in degrees else 1e-5  # a ring adds up in parts
 
     def run(context):
         ranked = Pipeline.from_pretrained(directory, threads=1, parallel=context)
@@ -77,18 +81,7 @@ def test_ranks_draw_what_one_rank_draws(model, layout, ops):
     assert np.isfinite(expected).all()
     for result in results:
         np.testing.assert_array_equal(result.latents, results[0].latents)
-        np.testing.assert_allclose(result.latents, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("axis", ["ring"])
-@pytest.mark.parametrize("name", TRANSFORMERS)
-def test_axes_that_are_not_built_yet_are_refused_by_name(name, axis):
-    network = transformer_class({"_class_name": name})
-    parallel = ParallelConfig(**{f"{axis}_degree": 2}, world_size=2, local_world_size=2)
-    with pytest.raises(
-        ValueError, match=rf"{axis}_degree 2 is not supported yet by this model \({network.__name__}\)"
-    ):
-        network.check_parallel(network.config_class(), parallel)
+        np.testing.assert_allclose(result.latents, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
 def test_a_network_that_is_not_registered_is_refused_by_name():

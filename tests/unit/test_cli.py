@@ -62,20 +62,6 @@ def test_more_ulysses_ranks_than_heads_are_refused_with_the_legal_degrees(capsys
     assert "--cfg 2 --ulysses 3" in message
 
 
-@pytest.mark.parametrize("axis", ["ring"])
-def test_axes_that_the_model_does_not_use_yet_are_refused_by_name(capsys, monkeypatch, axis):
-    for name, value in (
-        ("PMI_RANK", "0"),
-        ("PMI_SIZE", "2"),
-        ("MPI_LOCALRANKID", "0"),
-        ("MPI_LOCALNRANKS", "2"),
-    ):
-        monkeypatch.setenv(name, value)
-    assert f"{axis.replace('-', '_')}_degree 2 is not supported yet" in refused(
-        capsys, "-p", "a", f"--{axis}", "2"
-    )
-
-
 def test_bad_input_is_said_once_per_host(capsys, monkeypatch):
     for name, value in (
         ("PMI_RANK", "1"),
