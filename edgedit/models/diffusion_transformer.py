@@ -23,7 +23,7 @@ from edgedit.models.conditioning import (
 )
 from edgedit.models.model import Model
 from edgedit.models.module import Module
-from edgedit.models.tensor_parallel import TensorGroup, share, sharing_notes
+from edgedit.models.tensor_parallel import sharing_notes
 from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import AttentionStrategy
 from edgedit.weights.outline import outline
@@ -78,6 +78,7 @@ class DiffusionTransformer(Model):
     Its config has `num_attention_heads` and `guidance_embeds`.
     """
 
+    weight_axis = "tp"
     network: DiffusionNetwork
     timestep_range: ClassVar[float]  # timesteps are given from 0 to this
     observer: Observer | None = None  # told of every step, after it ran
@@ -86,17 +87,6 @@ class DiffusionTransformer(Model):
     def check_parallel(cls, config: Any, parallel: ParallelConfig) -> None:
         check_supported(parallel, SUPPORTED_AXES, cls.__name__)
         check_heads(config.num_attention_heads, parallel, cls.__name__)
-
-    @classmethod
-    def network_on(cls, config: Any, parallel: ParallelConfig, compute_dtype: str) -> Module:
-        network = cls.build_network(config)
-        share(network, TensorGroup.of(parallel), compute_dtype)
-        return network
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user may not expect of the weights."""
-        return sharing_notes(self.network, self.compute_dtype)
 
     def modulations(
         self, timesteps: np.ndarray, pooled_projections: np.ndarray, guidance: np.ndarray | None = None
@@ -180,9 +170,10 @@ class DiffusionTransformer(Model):
         text_tokens: int,
         compute_dtype: str,
         parallel: ParallelConfig,
+        skip_layers: tuple[int, ...] = (),
     ) -> GraphDescription:
         """The graph of one step on the rank of `parallel`, from shapes alone: no weights are read."""
-        shape = StepShape(batch, image_tokens, text_tokens)
+        shape = StepShape(batch, image_tokens, text_tokens, skip_layers)
 
         def build(b: GraphBuilder, network: DiffusionNetwork) -> None:
             network.step(b, strategy_for(parallel, b.compute_dtype), shape)

@@ -19,6 +19,7 @@ from edgedit.host import default_threads
 from edgedit.kernels import check_quantised_compute
 from edgedit.models.adapters import adapted
 from edgedit.models.module import Module
+from edgedit.models.tensor_parallel import TensorGroup, share, sharing_notes
 from edgedit.parallel.context import ParallelContext
 from edgedit.weights.convert import check_compute_dtype, main_dtype
 from edgedit.weights.deltas import Deltas
@@ -39,6 +40,7 @@ class Model:
     """
 
     config_class: ClassVar[Any]
+    weight_axis: ClassVar[str | None] = None  # mesh axis or overlay whose ranks share the weights
     architecture: ClassVar[str]  # of weights/names
     ignored_keys: ClassVar[tuple[str, ...]] = ()
 
@@ -83,7 +85,15 @@ class Model:
     @classmethod
     def network_on(cls, config: Any, parallel: ParallelConfig, compute_dtype: str) -> Module:
         """The module tree of this rank, with its shares of what the ranks of a layout share."""
-        return cls.build_network(config)
+        network = cls.build_network(config)
+        if cls.weight_axis is not None:
+            share(network, TensorGroup.of(parallel, cls.weight_axis), compute_dtype)
+        return network
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user may not expect of the weights."""
+        return sharing_notes(self.network, self.compute_dtype)
 
     @classmethod
     def parameter_name(cls, key: str) -> str | None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from edgedit.config import ParallelConfig
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
 from edgedit.models.activations import ACTIVATIONS, check_activation
 from edgedit.models.config import known_fields
-from edgedit.models.layers import Embedding, Linear, RMSNorm
+from edgedit.models.layers import Embedding, Linear, RMSNorm, Run
 from edgedit.models.model import Model
 from edgedit.models.module import Module
 from edgedit.models.token_ids import checked_ids
@@ -97,17 +98,21 @@ class T5Attention(Module):
     """Scores are not scaled by 1/sqrt(D): the weights were initialised for that."""
 
     def __init__(self, config: T5Config, has_relative_attention_bias: bool) -> None:
-        self.num_heads = config.num_heads
+        self.head_dim = config.d_kv
         inner = config.num_heads * config.d_kv
-        self.q = Linear(config.d_model, inner, bias=False)
-        self.k = Linear(config.d_model, inner, bias=False)
-        self.v = Linear(config.d_model, inner, bias=False)
-        self.o = Linear(inner, config.d_model, bias=False)
+        heads = [Run(inner, config.d_kv)]
+        self.q, self.k, self.v = (
+            Linear(config.d_model, inner, bias=False, split="columns", runs=heads) for _ in range(3)
+        )
+        self.o = Linear(inner, config.d_model, bias=False, split="rows", runs=heads)
         if has_relative_attention_bias:
-            self.relative_attention_bias = Embedding(config.relative_attention_num_buckets, config.num_heads)
+            buckets, per_head = config.relative_attention_num_buckets, [Run(config.num_heads, 1)]
+            self.relative_attention_bias = Embedding(
+                buckets, config.num_heads, split="columns", runs=per_head
+            )
 
     def forward(self, b: GraphBuilder, x: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        heads = (*x.shape[:2], self.num_heads, -1)  # [B, S, H D] -> [B, S, H, D]
+        heads = (*x.shape[:2], -1, self.head_dim)  # [B, S, H D] -> [B, S, H, D]
         q, k, v = (
             b.reshape(projection(b, x, dtype=b.activations), heads) for projection in (self.q, self.k, self.v)
         )
@@ -121,12 +126,12 @@ class T5DenseReluDense(Module):
     def __init__(self, config: T5Config) -> None:
         self.activation = ACTIVATIONS[config.activation]
         if config.is_gated:
-            self.wi_0 = Linear(config.d_model, config.d_ff, bias=False)
-            self.wi_1: Linear | None = Linear(config.d_model, config.d_ff, bias=False)
+            self.wi_0 = Linear(config.d_model, config.d_ff, bias=False, split="columns")
+            self.wi_1: Linear | None = Linear(config.d_model, config.d_ff, bias=False, split="columns")
         else:
-            self.wi = Linear(config.d_model, config.d_ff, bias=False)
+            self.wi = Linear(config.d_model, config.d_ff, bias=False, split="columns")
             self.wi_1 = None
-        self.wo = Linear(config.d_ff, config.d_model, bias=False)
+        self.wo = Linear(config.d_ff, config.d_model, bias=False, split="rows")
 
     def forward(self, b: GraphBuilder, x: Tensor, residual: Tensor) -> Tensor:
         weight = self.wo.weight.on(b)
@@ -208,10 +213,19 @@ class T5EncoderNetwork(Module):
 
 
 class T5EncoderModel(Model):
-    """Reads prompts. Loaded by `from_pretrained`."""
+    """Reads prompts. Loaded by `from_pretrained`. The ranks of the overlay `text_encoder` share the weights."""
 
     config_class = T5Config
     architecture = "t5"
+    weight_axis = "text_encoder"
+
+    @classmethod
+    def check_parallel(cls, config: T5Config, parallel: ParallelConfig) -> None:
+        if parallel.text_encoder_degree > config.num_heads:
+            raise ValueError(
+                f"text_encoder_degree {parallel.text_encoder_degree} is more than the {config.num_heads} heads of T5; "
+                f"legal: 1 to {config.num_heads} (uneven shares are fine)"
+            )
 
     @classmethod
     def build_network(cls, config: T5Config) -> T5EncoderNetwork:
@@ -247,4 +261,5 @@ class T5EncoderModel(Model):
             mask = b.input("mask", (batch, 1, 1, length)) if "mask" in inputs else None
             b.output("hidden", self.network(b, b.input("ids", ids.shape, "i32"), mask))
 
-        return self.run((ids.shape, "mask" in inputs), build, inputs)["hidden"]
+        degree = self.context.group("text_encoder").size
+        return self.run((ids.shape, "mask" in inputs), build, inputs, degree)["hidden"]

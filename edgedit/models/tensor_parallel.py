@@ -28,16 +28,17 @@ _GRAIN = 32  # channels that stay together where any would do, but for types of 
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """The ranks that share weights: a mesh axis, this rank's place on it, and their number."""
+    """The ranks that share weights: a mesh axis or an overlay, this rank's place on it, and their number."""
 
     name: str
     rank: int
     size: int
 
     @classmethod
-    def of(cls, parallel: ParallelConfig, axis: str = "tp") -> TensorGroup:
-        mesh = Mesh(parallel)
-        return cls(axis, mesh.coords(parallel.rank)[axis], mesh.degrees[axis])
+    def of(cls, parallel: ParallelConfig, axis: str) -> TensorGroup:
+        """This rank's group on the axis."""
+        ranks = Mesh(parallel).group_of(axis, parallel.rank)
+        return cls(axis, ranks.index(parallel.rank), len(ranks))
 
 
 def share(network: Module, group: Group, compute_dtype: str) -> None:

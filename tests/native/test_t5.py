@@ -9,8 +9,10 @@ from reference import t5_bucket, t5_encoder
 from tiny import random_tensors, write_component, write_t5
 from tiny_shapes import T5_VOCAB, t5_config, t5_shapes
 
+from edgedit.config import ParallelConfig
 from edgedit.errors import CheckpointError
 from edgedit.models.t5 import T5Config, T5EncoderModel, relative_position_buckets
+from edgedit.parallel.context import ParallelContext
 
 SMALL_BUCKETS = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
 
@@ -154,3 +156,29 @@ def test_masks_of_another_shape_are_refused(tmp_path):
 def test_configs_that_are_not_supported_are_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=message):
         T5Config.from_dict(t5_config(**changes))
+
+
+@pytest.mark.parametrize("kind", ["gated-gelu", "relu"])
+@pytest.mark.parametrize(("degree", "world"), [(2, 2), (3, 4), (5, 5)])
+def test_ranks_that_share_the_encoder_give_what_one_rank_gives(tmp_path, kind, degree, world):
+    """Five heads and 48 hidden channels; ranks beyond the overlay have the encoder for themselves."""
+    config = write_t5(tmp_path, feed_forward_proj=kind, num_heads=5)
+    ids, mask = ids_of(2, 12), np.arange(12)[None] < np.array([[5], [12]])
+    expected = t5_encoder(random_tensors(t5_shapes(config), 0), config, ids, mask)
+
+    def run(context):
+        model = T5EncoderModel.from_pretrained(tmp_path, threads=1, parallel=context)
+        return model(ids, mask), model.weights.nbytes
+
+    results = ParallelContext.local(world, run, ulysses_degree=world, text_encoder_degree=degree)
+    for rank, (output, nbytes) in enumerate(results):
+        assert error(output[1], expected[1]) < 1e-5
+        if rank < degree:
+            np.testing.assert_array_equal(output, results[0][0])
+        assert (nbytes < results[-1][1]) == (rank < degree < world)
+
+
+def test_more_ranks_than_heads_are_refused():
+    parallel = ParallelConfig.for_plan(ulysses_degree=9, text_encoder_degree=9)
+    with pytest.raises(ValueError, match=r"text_encoder_degree 9 is more than the 8 heads of T5; legal: 1 to 8"):
+        T5EncoderModel.check_parallel(T5Config(), parallel)
