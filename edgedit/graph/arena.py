@@ -25,7 +25,9 @@ class Arena:
 
     def __init__(self, group: ProcessGroup, exchanges: Sequence[Exchange], label: str) -> None:
         self.exchanges = list(exchanges)
-        self.slots = slot_count(exchanges)
+        # ranks with unlike shares may order the compute around their exchanges differently
+        counts = group.exchange(str(slot_count(exchanges)).encode(), label=label)
+        self.slots = max(map(int, counts))
         sizes = [_ALIGNMENT] * self.slots  # at least the one element of a rank that receives nothing
         for index, exchange in enumerate(exchanges):
             sizes[index % self.slots] = max(sizes[index % self.slots], _rounded(exchange.recv_nbytes))

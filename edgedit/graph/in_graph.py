@@ -159,7 +159,9 @@ class InGraphRunner(Runner):
         """Per collective whose blocks can be packed straight into the peers' slots, the nodes that pack them."""
         producers = {}
         for index, collective in enumerate(self._schedule.collectives):
-            if self._groups[collective.axis].shares_memory and collective.send in self._builder.pack_specs:
+            # what is gathered or passed on whole goes to peers that the node which packs it knows nothing of
+            is_packed = collective.kind == "all_to_all" and collective.send in self._builder.pack_specs
+            if is_packed and self._groups[collective.axis].shares_memory:
                 nodes = [collective.send]  # several nodes that fill one buffer form a chain of views
                 while (base := self._builder.nodes[nodes[-1]].base) is not None:
                     nodes.append(base)
