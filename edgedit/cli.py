@@ -19,6 +19,7 @@ COMMANDS = {
     "plan": "show ranks, groups, segments, bytes and memory of a layout, without weights or MPI",
     "tune": "measure this host once, for plan --auto and generate --auto to choose layouts by",
     "verify": "compare a layout with one rank, step by step and block by block, under mpirun",
+    "convert": "write a network as a GGUF file, quantised",
     "inspect": "show what is in a model directory",
     "doctor": "show what this installation and this host offer",
 }

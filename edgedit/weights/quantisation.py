@@ -56,20 +56,24 @@ def check_type(dtype: str, *others: str) -> str:
 def choose_type(
     name: str, shape: Sequence[int], stored: set[str], dtype: str, rules: Sequence[Rule]
 ) -> str:
-    """Type of a tensor: that of the first rule that matches its name; f32 if it has one axis or is small; f16 or less
-    for convolutions and rows that do not fill blocks; `dtype` for all others.
+    """Type of a tensor: that of the first rule that matches its name, of those with a quantised type only if it is a
+    matrix; then f32 if it has one axis or is small; f16 in place of blocks for convolutions and rows that do not fill
+    them; `dtype` for all others.
 
     `stored` are the types of what it is made of. ValueError where a rule asks for blocks that rows do not fill.
     """
     for rule in rules:
-        if rule.pattern.search(name):
-            chosen = _as_stored(stored) if rule.dtype == AS_STORED else rule.dtype
-            if not _fits(shape, chosen):
-                raise ValueError(
-                    f"rule {rule.pattern.pattern!r}: rows of {name}, {shape[-1]} elements, do not fill blocks of "
-                    f"{chosen}, which have {_ggml.block_size(chosen)}"
-                )
-            return chosen
+        if not rule.pattern.search(name) or (rule.dtype in QUANTISED_TO and len(shape) != 2):
+            continue
+        chosen = _as_stored(stored) if rule.dtype == AS_STORED else rule.dtype
+        if not _fits(shape, chosen):
+            raise ValueError(
+                f"rule {rule.pattern.pattern!r}: rows of {name}, {shape[-1]} elements, do not fill blocks of "
+                f"{chosen}, which have {_ggml.block_size(chosen)}"
+            )
+        return chosen
+    if dtype == AS_STORED:
+        return _as_stored(stored)
     if len(shape) < 2 or math.prod(shape) <= SMALL:
         return "f32"
     if dtype in PLAIN or (len(shape) == 2 and _fits(shape, dtype)):
