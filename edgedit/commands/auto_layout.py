@@ -59,7 +59,7 @@ def _of_launch(args: argparse.Namespace, request: Request, launch: launcher.Laun
     def machine_for(ranks: int) -> Machine:
         return measured(launch.local_world_size if ranks > 1 else 1)
 
-    work = layouts.work_of(args, find_subject(args.model), request)
+    work = layouts.work_of(args, find_subject(args.model or str(args.transformer)), request)
     found, notes = layouts.ranked(work, machine_for, [launch.world_size, 1])
     filling = [prediction for prediction in found if prediction.world_size == launch.world_size]
     if not filling:
@@ -85,7 +85,7 @@ def _said(filling: list[Prediction], alone: Prediction) -> str:
 def _alone(args: argparse.Namespace, request: Request) -> list[str]:
     """One rank is launched: notes on how long it takes, and on what more ranks would do."""
     machine_for = layouts.measured_here(args)
-    work = layouts.work_of(args, find_subject(args.model), request)
+    work = layouts.work_of(args, find_subject(args.model or str(args.transformer)), request)
     (own,), notes = layouts.ranked(work, machine_for, [1])
     try:
         found, more = layouts.ranked(work, machine_for, range(1, host.machine().num_cores + 1))

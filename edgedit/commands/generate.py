@@ -21,6 +21,7 @@ from edgedit.commands.options import (
     bind_rank,
     parallel_options,
 )
+from edgedit.commands.part_arguments import add_part_arguments, model_of, part_files, part_parameters
 from edgedit.commands.profiling import Finished, add_profile_argument, check_profile, finish
 from edgedit.commands.skip_layer_arguments import (
     add_skip_layer_arguments,
@@ -53,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="what not to draw; one for all or one a prompt",
     )
-    add("--model", default=EMBEDDED, help="a directory in diffusers layout (default: the embedded model)")
     add("--lora", action="append", default=[], type=parse_lora, metavar="FILE[:WEIGHT]",
         help="LoRA to add, times a weight (default: 1); again for another one")  # fmt: skip
     add("--lora-mode", default="merge", choices=MODES,
@@ -72,7 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON object instead of text")
     add("--quiet", action="store_true", help="print nothing but errors (and the JSON object)")
     add("--list-prompts", action="store_true", help="show what the embedded model was taught, and stop")
-    add_request_arguments(parser)
+    add_part_arguments(parser)
+    add_request_arguments(parser, as_stored=True)
     add_skip_layer_arguments(parser)
     add_image_arguments(parser)
     add_host_arguments(parser)
@@ -89,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
     if not prompts:
         raise ValueError("no prompt; give one with -p TEXT")
 
-    settings = read_settings(args.model)
+    args.model = model_of(args)
+    settings = read_settings(args.model, part_files(args))
+    args.weights_as, args.dtype = args.dtype, settings.main_dtype(args.dtype)
     Loras.of(args.lora, args.lora_mode)
     image = image_options(args)
     image.check(settings.limits, args.steps)
@@ -165,13 +168,14 @@ def _draw(
         warnings.showwarning = lambda message, *_, **__: voice.note(str(message))
         pipeline = Pipeline.from_pretrained(
             args.model,
-            args.dtype,
+            args.weights_as,
             args.threads,
             context,
             progress=not args.quiet,
             quantised_compute=args.quantised_compute,
             loras=args.lora,
             lora_mode=args.lora_mode,
+            parts=part_files(args),
         )
         pipeline.profile(timeline)
         result = pipeline.run(request)
@@ -261,7 +265,8 @@ def _parameters(args: argparse.Namespace, request: Request, seed: int, index: in
         **image_parameters(args, request),
         "max_sequence_length": request.max_sequence_length,
         "model": args.model,
-        "dtype": args.dtype,
+        **part_parameters(args),
+        "dtype": args.weights_as,
         "quantised_compute": args.quantised_compute,
         **({"loras": " ".join(Loras(args.lora).names), "lora_mode": args.lora_mode} if args.lora else {}),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from edgedit import binding, config, kernels
@@ -11,15 +12,19 @@ from edgedit.degrees import sequence_degrees
 DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 
 
-def add_request_arguments(parser: argparse.ArgumentParser) -> None:
-    """The part of a request that decides the shapes, and the type of the weights."""
+def add_request_arguments(parser: argparse.ArgumentParser, as_stored: bool = False) -> None:
+    """The part of a request that decides the shapes, and the type of the weights, by default `as_stored` or f32."""
     add = parser.add_argument
     add("--steps", type=int, default=28, metavar="N", help="denoising steps (default: %(default)s)")
     add("--width", type=int, metavar="PX", help="default: the model's own size")
     add("--height", type=int, metavar="PX", help="default: the model's own size")
     add("--num-images", type=int, default=1, metavar="N", help="pictures per prompt")
     add("--max-sequence-length", type=int, metavar="N", help="text tokens (default: the tokenizer's limit)")
-    add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
+    if as_stored:
+        add("--dtype", default="auto", choices=("auto", *DTYPES),
+            help="type of the large weights; auto: as stored in GGUF, else f32 (default: %(default)s)")  # fmt: skip
+    else:
+        add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
     add("--quantised-compute", default="exact", choices=kernels.QUANTISED_COMPUTE,
         help="int8: multiply quantised weights as integers, rounding activations (default: %(default)s)")  # fmt: skip
 
@@ -57,10 +62,10 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{flag}", type=int, default=1, metavar="N", help=text)
     group.add_argument(
         "--vae",
-        type=int,
+        action=_Vae,
         default=1,
         metavar="N",
-        help="rows of the decoded pictures over the first N of the ranks",
+        help="rows of the decoded pictures over the first N of the ranks; where parts may be given, a file of the VAE",
     )
     group.add_argument("--sp", type=int, metavar="N", help="tokens over N ranks, the way chosen for you")
     group.add_argument("--backend", default="auto", help=f"how ranks talk: {', '.join(config.BACKENDS)}")
@@ -73,6 +78,14 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
         "--wire-dtype",
         default="auto",
         help=f"type of activations on the wire: {', '.join(config.WIRE_DTYPES)}",
+    )
+    group.add_argument(
+        "--text-encoder-ranks",
+        dest="text_encoder",
+        type=int,
+        default=1,
+        metavar="N",
+        help="T5's weights over the first N of the ranks, which alone have text encoders then",
     )
     group.add_argument(
         "--text-encoders",
@@ -89,12 +102,26 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class _Vae(argparse.Action):
+    """A number of ranks, or a file for commands that have the attribute `vae_file`; both may be given, one by one."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: Any = None
+    ) -> None:
+        if values.isdecimal():
+            setattr(namespace, self.dest, int(values))
+        elif hasattr(namespace, "vae_file"):
+            namespace.vae_file = Path(values)
+        else:
+            raise argparse.ArgumentError(self, f"{values!r} is no number of ranks")
+
+
 def parallel_options(args: argparse.Namespace, num_heads: int) -> tuple[dict[str, Any], str | None]:
     """Options for ``ParallelConfig``, and what ``--sp`` chose, if it was given.
 
     ValueError where ``--sp`` is no number of ranks or contradicts a degree.
     """
-    degrees = {f"{name}_degree": getattr(args, name) for name in (*config.AXES, "vae")}
+    degrees = {f"{name}_degree": getattr(args, name) for name in (*config.AXES, "vae", "text_encoder")}
     chosen = None
     if args.sp is not None:
         shared = _sequence_parallel(args, num_heads)

@@ -49,6 +49,15 @@ class Settings(ABC):
     def check_parallel(self, config: ParallelConfig) -> None:
         """ValueError for degrees that the model does not take."""
 
+    def main_dtype(self, dtype: str) -> str:
+        """The type of most of the transformer's weights when they are loaded as `dtype`, which may be "auto"."""
+        where = self.parts.networks["transformer"]
+        if dtype != "auto" or isinstance(where, Path):
+            return "f32" if dtype == "auto" else dtype
+        from edgedit.weights.convert import main_dtype
+
+        return main_dtype(where.source, dtype)
+
     def request(self, prompt: Any, negative_prompt: Any = None, **options: Any) -> Request:
         """A checked request; options as in the pipeline's call."""
         return Request.create(self.limits, prompt, negative_prompt, **options)

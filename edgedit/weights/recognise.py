@@ -38,6 +38,16 @@ def holds(source: TensorSource, architecture: str) -> bool:
     return any(found.name == architecture for found, _, _ in _signatures(source.keys()))
 
 
+def find_transformer(source: TensorSource) -> Component:
+    """The one denoising network that a source holds. Raises CheckpointError as `find_components`, and for none."""
+    components = find_components(source)
+    found = [component for component in components if component.part == "transformer"]
+    if len(found) != 1:
+        held = ", ".join(component.part for component in components)
+        raise CheckpointError(f"{source.path}: holds {held}, where one transformer is needed")
+    return found[0]
+
+
 def component_of(source: TensorSource, architecture: str) -> Component:
     """The one network of an architecture that a source holds.
 
