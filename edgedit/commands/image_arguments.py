@@ -20,7 +20,12 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
     add("--mask", metavar="FILE",
         help="of the image's size: white is painted anew, black stays as it is; FLUX.1-Fill needs one")  # fmt: skip
     add_strength_argument(group)
-    add("--keep-image-size", action="store_true",
+    add_keep_argument(group)
+
+
+def add_keep_argument(parser: Any) -> None:
+    """The size of a reference, which decides the work too."""
+    parser.add_argument("--keep-image-size", action="store_true",
         help="FLUX.1-Kontext: read the image at its own size, not at the nearest trained one")  # fmt: skip
 
 
@@ -29,6 +34,27 @@ def add_strength_argument(parser: Any) -> None:
     parser.add_argument("--strength", type=float, metavar="X",
         help="fraction of the steps that run, above 0 and at most 1: how much noise covers the image first "
         "(default: 0.6, FLUX.1-Fill: 1)")  # fmt: skip
+
+
+def add_planned_image_arguments(parser: argparse.ArgumentParser) -> None:
+    """The same where there is no picture yet."""
+    group = parser.add_argument_group("beginning with a picture")
+    group.add_argument("--image-size", metavar="WxH",
+        help="width and height, in pixels, of the picture that generate would begin with")  # fmt: skip
+    add_strength_argument(group)
+    add_keep_argument(group)
+
+
+def image_size(args: argparse.Namespace) -> tuple[int, int] | None:
+    """Width and height of --image-size. ValueError for what is no size."""
+    if args.image_size is None:
+        return None
+    words = args.image_size.split("x")
+    if len(words) != 2 or not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise ValueError(
+            f"--image-size {args.image_size!r}: write width x height in pixels, such as 1024x768"
+        )
+    return int(words[0]), int(words[1])
 
 
 def image_options(args: argparse.Namespace) -> ImageOptions:

@@ -11,14 +11,16 @@ from typing import Any
 
 from edgedit import kernels, presets
 from edgedit.commands import output, prediction
+from edgedit.commands.image_arguments import add_planned_image_arguments
 from edgedit.commands.layouts import add_auto_argument
 from edgedit.commands.options import add_parallel_arguments, add_request_arguments, parallel_options
-from edgedit.commands.plan_subject import Subject, find_subject, request_of
+from edgedit.commands.plan_subject import Subject, find_subject, request_of, work_of_image
+from edgedit.commands.skip_layer_arguments import add_skip_layer_arguments
 from edgedit.config import ParallelConfig
-from edgedit.graph.forecast import Forecast, RankForecast, as_json
+from edgedit.graph.forecast import SKIPPING, Forecast, RankForecast, Skipping, as_json
 from edgedit.graph.page import as_text
 from edgedit.parallel.mesh import Mesh
-from edgedit.parallel.split import array_split
+from edgedit.parallel.split import array_split, branches_of
 from edgedit.pipelines.parts import EMBEDDED
 
 
@@ -41,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cluster", type=Path, metavar="FILE.toml",
         help="predict times on machines that are not there, of this layout or with --auto of all")  # fmt: skip
     add_request_arguments(parser)
+    add_skip_layer_arguments(parser)
+    add_planned_image_arguments(parser)
     add_parallel_arguments(parser)
 
 
@@ -79,13 +83,28 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         raise ValueError(
             f"--rank {args.rank} is outside the world of {mesh.world_size}; legal: 0 to {mesh.world_size - 1}"
         )
-    image_tokens = (request.height // subject.limits.multiple) * (request.width // subject.limits.multiple)
+    image_tokens, steps = work_of_image(args, subject, request)
     text_tokens = subject.fixed_text_tokens + request.max_sequence_length
-    at_once = steps_at_once(request.num_inference_steps, request.batch)
+    at_once = steps_at_once(steps, request.batch)
     graph_of = _Graphs(subject, request.batch, image_tokens, text_tokens, args.dtype, options, at_once)
+    branches, guidance = len(request.branches), request.skip_layer_guidance
+    layers = guidance.layers if guidance else ()
+    held = [
+        branches_of(mesh.coords(rank)["cfg"], branches, mesh.degrees["cfg"])
+        for rank in range(mesh.world_size)
+    ]
     # The rank in detail comes first: of ranks with equal shards the first one is described.
-    described = {rank: graph_of.rank(rank) for rank in [args.rank, *range(mesh.world_size)]}
-    branches = len(request.branches)
+    described = {
+        rank: graph_of.rank(rank, layers if held[rank] == [SKIPPING] else ())
+        for rank in [args.rank, *range(mesh.world_size)]
+    }
+    skipping = None
+    if guidance:
+        active = sum(guidance.is_active(step, steps) for step in range(steps))
+        without = (
+            graph_of.rank(rank, layers) if SKIPPING in own else described[rank] for rank, own in enumerate(held)
+        )
+        skipping = Skipping(tuple(without), active)
     return Forecast(
         title=f"{subject.title} at {request.width} x {request.height} px",
         facts={
@@ -101,15 +120,17 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         mesh=mesh,
         ranks=tuple(described[rank] for rank in range(mesh.world_size)),
         detail=args.rank,
-        steps=request.num_inference_steps,
+        steps=steps,
         branches=branches,
         notes=(
             *([chosen] if chosen else []),
             *_notes(mesh, branches, subject),
+            *([f"the third branch runs in {skipping.steps} of {steps} steps"] if skipping else []),
             *described[0].graph.notes,
             *_fusion_notes(described[0]),
         ),
-        parts=math.ceil(request.num_inference_steps / at_once),
+        parts=math.ceil(steps / at_once),
+        skipping=skipping,
     )
 
 
@@ -154,7 +175,7 @@ class _Graphs:
         self.ahead: dict[tuple[int, ...], RankForecast] = {}  # by the shares of weights, which alone decide it
         self.shares: dict[int, tuple[int, ...]] = {}  # of weights, by place on the tp axis
 
-    def rank(self, rank: int) -> RankForecast:
+    def rank(self, rank: int, skip_layers: tuple[int, ...] = ()) -> RankForecast:
         degrees, place = self.mesh.degrees, self.mesh.coords(rank)
         weights = self._shares_of_weights(rank, place["tp"])
         heads = array_split(self.config.num_attention_heads, degrees["tp"])[place["tp"]]
@@ -166,13 +187,14 @@ class _Graphs:
         # what a rank adds up of the sums over tp: they are of either stream, or of both together
         rows = (self.shape["batch"] * count * self.config.dim for count in (*tokens, sum(tokens)))
         sums = (array_split(count, degrees["tp"])[place["tp"]] for count in rows)
-        shard = (*shared, *tokens, heads, *sums, *weights, hops)
+        shard = (*shared, *tokens, heads, *sums, *weights, hops, skip_layers)
         if shard not in self.known:
             graph = self.network.describe(
                 self.config,
                 **self.shape,
                 compute_dtype=self.dtype,
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
+                skip_layers=skip_layers,
             )
             degree = self.parallel.step_degree
             self.known[shard] = RankForecast.of(graph, degree, self._modulations(rank, weights))

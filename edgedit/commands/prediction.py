@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgedit import host
 from edgedit.commands import layouts
 from edgedit.commands.options import parallel_options
-from edgedit.commands.plan_subject import find_subject, request_of
+from edgedit.commands.plan_subject import find_subject, request_of, work_of_image
 from edgedit.config import AXES, ParallelConfig
 from edgedit.graph.page import table
 from edgedit.graph.units import binary
@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     cluster = read_cluster(args.cluster) if args.cluster is not None else None
     if cluster is not None and args.kernels == "auto":
         args.kernels = cluster.kernels
-    work = layouts.work_of(args, subject, request)
+    image_tokens, steps = work_of_image(args, subject, request)
+    work = replace(layouts.work_of(args, subject, request), image_tokens=image_tokens)
     _check_ranks(args, cluster)
     place = "this host"
     if cluster is not None:
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     page = _Page(
         f"{subject.title} at {request.width} x {request.height} px, {args.dtype}, batch {request.batch}",
         place,
-        request.num_inference_steps,
+        steps,
         (),
     )
     if args.auto:
