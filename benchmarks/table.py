@@ -1,4 +1,4 @@
-"""Writes the records of denoise.py and scaling.py in results/ as tables into README.md, between its two markers.
+"""Writes the records in results/ as tables into README.md, between its two markers: denoise, scaling, auto-layout.
 
 python benchmarks/table.py
 """
@@ -18,9 +18,10 @@ _PEERS = ("diffusers:f32", "diffusers:bf16", "compiled:f32", "compiled:bf16")
 
 
 def tables(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """Markdown of all records by name: steps first, then layouts."""
+    """Markdown of all records by name: steps first, then layouts, then choices among them."""
     parts = [_denoise(record) for name, record in sorted(records.items()) if name.startswith("denoise")]
     parts += [_scaling(record) for name, record in sorted(records.items()) if name.startswith("scaling")]
+    parts += [_auto_layout(record) for name, record in sorted(records.items()) if name.startswith("auto-layout")]
     return "\n\n".join(parts)
 
 
@@ -58,6 +59,23 @@ def _denoise(record: Mapping[str, Any]) -> str:
     return "\n".join(
         [f"**{_title(record)}**, {record['threads']} thread(s)", "", *_table(head, body), *failed]
     )
+
+
+def _auto_layout(record: Mapping[str, Any]) -> str:
+    near = f"within {record['near'] - 1:.0%} of the fastest layout"
+    title = (
+        f"**Choice of a layout**: the fastest one in {record['chosen_is_fastest']}, {near} in "
+        f"{record['chosen_is_near']} of {record['cases']} cases"
+    )
+    head = ["case", "ranks", "chosen", "predicted ms", "measured ms", "fastest", "its ms", "layouts"]
+    body = []
+    for row in record["rows"]:
+        chosen, fastest, measured = row["chosen"], row["fastest"], row["measured_ms"]
+        times = (row["predicted_ms"][chosen], measured[chosen], measured[fastest])
+        predicted, took, least = (f"{milliseconds:.1f}" for milliseconds in times)
+        names = [f"`{flags}`" if flags.startswith("-") else flags for flags in (chosen, fastest)]
+        body.append([row["case"], str(row["ranks"]), names[0], predicted, took, names[1], least, str(len(measured))])
+    return "\n".join([title, "", *_table(head, body)])
 
 
 def _scaling(record: Mapping[str, Any]) -> str:

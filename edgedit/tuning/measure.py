@@ -26,7 +26,7 @@ _LEAST_WORK = 0.1
 
 
 @dataclass(frozen=True)
-class _Timed:
+class TimedNode:
     """A node of a profiled run."""
 
     op: str
@@ -37,10 +37,10 @@ class _Timed:
 
 
 @dataclass(frozen=True)
-class _Size:
+class TimedSize:
     """Of one size: its nodes one by one, and a run of all, as compute and in all."""
 
-    nodes: Sequence[_Timed]
+    nodes: Sequence[TimedNode]
     compute_s: float
     wall_s: float
 
@@ -82,7 +82,7 @@ def measure_rates(
 
 def _measure(
     transformer: FluxTransformer, side: int, text_tokens: int, repeats: int, line_up: Callable[[], None]
-) -> _Size:
+) -> TimedSize:
     from edgedit.models.random_flux import request_of
 
     context = transformer.context
@@ -112,19 +112,19 @@ def _measure(
         replace(together[0], seconds=statistics.median(node.seconds for node in together))
         for together in zip(*profiles[1:], strict=True)
     ]
-    return _Size(nodes, statistics.median(compute), statistics.median(wall))
+    return TimedSize(nodes, statistics.median(compute), statistics.median(wall))
 
 
-def _nodes_of(timeline: Timeline) -> list[_Timed]:
+def _nodes_of(timeline: Timeline) -> list[TimedNode]:
     slices = [s for s in timeline.slices if s.track == COMPUTE and s.category != "segment"]
     return [
-        _Timed(s.category, tuple(s.args["shape"]), s.args["flops"], s.args["nbytes"], s.seconds)
+        TimedNode(s.category, tuple(s.args["shape"]), s.args["flops"], s.args["nbytes"], s.seconds)
         for s in sorted(slices, key=lambda s: s.begin_s)
         if not is_free(s.category)
     ]
 
 
-def rates_of(sizes: Sequence[_Size]) -> Rates:
+def rates_of(sizes: Sequence[TimedSize]) -> Rates:
     """Rates from timed nodes, smallest size first.
 
     A node that runs by itself pays for a call of ggml, as long as the fastest node of all; what a node costs beside its
@@ -133,7 +133,7 @@ def rates_of(sizes: Sequence[_Size]) -> Rates:
     nodes = [node for size in sizes for node in size.nodes]
     call_s = min(node.seconds for node in nodes)
 
-    def work_s(node: _Timed) -> float:
+    def work_s(node: TimedNode) -> float:
         return max(node.seconds - call_s, _LEAST_WORK * node.seconds)
 
     product = _curve((prod(n.shape[:-1]), n.flops, work_s(n)) for n in nodes if is_product(n.op))

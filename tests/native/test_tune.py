@@ -11,14 +11,14 @@ from edgedit.cli import main
 from edgedit.parallel.context import ParallelContext
 from edgedit.tuning.effort import QUICK
 from edgedit.tuning.machine import Curve, Rates, from_json
-from edgedit.tuning.measure import _Size, _Timed, median_rates, rates_of
+from edgedit.tuning.measure import TimedNode, TimedSize, median_rates, rates_of
 from edgedit.tuning.measure_links import KINDS, measure_links
 
 CALL_S = 1e-5
 
 
 def timed(op, shape, flops, nbytes, work_s):
-    return _Timed(op, shape, flops, nbytes, CALL_S + work_s)
+    return TimedNode(op, shape, flops, nbytes, CALL_S + work_s)
 
 
 def test_rates_come_from_the_nodes_of_every_size():
@@ -33,8 +33,8 @@ def test_rates_come_from_the_nodes_of_every_size():
         sum(node.seconds - CALL_S for node in small) + 0.1 * CALL_S
     )  # of what only calls, a tenth is work
     sizes = [
-        _Size(small, compute_s=work_s + 4 * 3e-6, wall_s=work_s + 4 * 3e-6 + 1e-4),
-        _Size(large, 0.0, 0.0),
+        TimedSize(small, compute_s=work_s + 4 * 3e-6, wall_s=work_s + 4 * 3e-6 + 1e-4),
+        TimedSize(large, 0.0, 0.0),
     ]
     rates = rates_of(sizes)
     assert rates.product.points == ((8, pytest.approx(1e8)), (64, pytest.approx(2e8)))
