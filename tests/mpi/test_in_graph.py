@@ -25,6 +25,10 @@ def test_attention_with_pauses_around_everything() -> None:
     check_all_ways(3, "attention", 200)
 
 
+def test_rings_and_gathers_with_pauses_around_everything() -> None:
+    check_all_ways(4, "sharing", 30)
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_latents_of_the_embedded_model(num_ranks: int) -> None:
     check_all_ways(num_ranks, "latents", "embedded", num_ranks)

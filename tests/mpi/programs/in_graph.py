@@ -4,6 +4,7 @@ in_graph.py WHAT [ARGUMENT ...]
 
 kinds RANKS         every kind of collective and type, uneven counts, several in flight
 attention REPEATS   joint attention with random pauses around pack, exchange and receive
+sharing REPEATS     the same on four ranks that share tokens in other ways than Ulysses, some without any token
 latents MODEL RANKS final latents of a pipeline; with wires of f32 and f16
 """
 
@@ -23,9 +24,8 @@ from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.executor import Executor
 from edgedit.graph.tensor import Tensor
-from edgedit.sequence.split import SPSequenceSplit
+from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import Stream
-from edgedit.sequence.ulysses import Ulysses
 
 Outputs = dict[str, np.ndarray]
 
@@ -168,38 +168,45 @@ class PausingBuilder(GraphBuilder):
 
 def attention() -> None:
     for ops in ("generic", "fused"):
-        attend(ops, int(sys.argv[2]))
+        attend((5, 17), int(sys.argv[2]), ulysses_degree=3, ops=ops)
 
 
-def attend(ops: str, repeats: int) -> None:
-    heads, head_dim, lengths = 7, 8, (5, 17)
-    size = ParallelConfig.from_env(ulysses_degree=3).world_size
+def sharing() -> None:
+    repeats = int(sys.argv[2])
+    attend((5, 17), repeats, ring_degree=4)
+    attend((2, 1), repeats, ring_degree=2, ulysses_degree=2, ops="generic")
+    attend((2, 1), repeats, ring_degree=4)
+    attend((5, 17), repeats, kv_gather_degree=4)
+    attend((5, 17), repeats, ring_degree=2, ulysses_degree=2)
+    attend((1, 7), repeats, kv_gather_degree=2, ulysses_degree=2)
+
+
+def attend(lengths: tuple[int, ...], repeats: int, ops: str = "fused", **degrees: int) -> None:
+    heads, head_dim = 7, 8
     first: Outputs | None = None
-    for context in contexts(ulysses_degree=size, ops=ops):
-        rank = context.group("ulysses").rank
-        random.seed(rank)
-        strategy = Ulysses(size, rank)
+    for context in contexts(**degrees, ops=ops):
+        random.seed(context.rank)
+        strategy = strategy_for(context.config, "f32")
         b = PausingBuilder("attention", ops)
         streams, values = [], {}
         for index, length in enumerate(lengths):
-            split = SPSequenceSplit(length, size, rank)
             planes = []
             for plane in "qkv":
                 rng = np.random.default_rng([index, ord(plane)])
                 whole = rng.standard_normal((1, length, heads, head_dim), dtype=np.float32)
-                share = whole[:, split.offsets[rank] : split.offsets[rank] + split.lengths[rank]]
-                values[f"{plane}{index}"] = share
-                planes.append(b.paused(b.scale(b.input(f"{plane}{index}", share.shape), 1.0)))
+                values[f"{plane}{index}"] = whole
+                share = strategy.split(b, b.input(f"{plane}{index}", whole.shape), 1)
+                planes.append(b.paused(b.scale(share, 1.0)))
             streams.append(Stream(*planes, length))
         for index, (out, length) in enumerate(zip(strategy.attention(b, streams), lengths, strict=True)):
             with b.scope(f"stream{index}"):
                 b.output(f"out{index}", b.contiguous(strategy.gather(b, out, length)))
-        executor = Executor(b, CpuBackend(2), context, degree=size)
-        assert bool(b.pack_specs) == (ops == "fused")
+        executor = Executor(b, CpuBackend(2), context, degree=context.world_size)
+        assert bool(b.pack_specs) == (ops == "fused" and degrees.get("ring_degree") != context.world_size)
         for _ in range(repeats if context.config.comm == "in-graph" else 1):
             outputs = executor.run(values)
             first = first or outputs
-            check_same(f"{context.config.backend} {context.config.comm}", first, outputs)
+            check_same(f"{degrees} {context.config.backend} {context.config.comm}", first, outputs)
         executor.close()
     assert first is not None
     assert all(np.isfinite(values).all() and values.any() for values in first.values())
@@ -230,7 +237,7 @@ def latents() -> None:
         )
 
 
-WORK: dict[str, Callable[[], None]] = {"kinds": kinds, "attention": attention, "latents": latents}
+WORK: dict[str, Callable[[], None]] = {"kinds": kinds, "attention": attention, "sharing": sharing, "latents": latents}
 
 if __name__ == "__main__":
     WORK[sys.argv[1]]()
