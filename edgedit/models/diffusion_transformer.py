@@ -28,7 +28,7 @@ from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import AttentionStrategy
 from edgedit.weights.outline import outline
 
-SUPPORTED_AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae")
+SUPPORTED_AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae", "text_encoder")
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,10 @@ class TextToImage(Pipeline):
         context.note(phase="loading weights")
         # what every rank computes alike, it computes alone, as all of them agreed to
         alone = ParallelConfig(ops=context.config.ops, kernels=context.config.kernels)
-        shared = ("transformer", "vae") if context.config.vae_degree > 1 else ("transformer",)
         classes, tokenizers = cls.components(settings)
+        shared = ["transformer", *(["vae"] if context.config.vae_degree > 1 else [])]
+        if context.config.text_encoder_degree > 1:
+            shared += [name for name, model in classes.items() if model.weight_axis == "text_encoder"]
         deltas = loras.deltas(settings.family, settings.parts.networks, classes)
         parts: dict[str, Any] = {"vae": None}
         for component, model in classes.items():
@@ -181,7 +183,7 @@ class TextToImage(Pipeline):
                 *self._notes(len(request.branches)),
                 *replicas.notes(),
                 *image_notes(request.image),
-                *self.transformer.notes,
+                *(note for model in self.models for note in model.notes),
             ],
         )
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from edgedit.config import DEVICE_BACKENDS, ParallelConfig, check_heads, check_supported
 from edgedit.models.autoencoder_kl import AutoencoderKLConfig
+from edgedit.models.t5 import T5Config, T5EncoderModel
 from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.request import Limits
 from edgedit.pipelines.settings import Settings
 from edgedit.sampling.schedule import FlowMatchSchedule
 
-AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae")
+AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae", "text_encoder")
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,24 @@ class TextToImageSettings(Settings):
     def check_parallel(self, config: ParallelConfig) -> None:
         check_supported(config, AXES, self.family)
         check_heads(self.num_heads, config, self.family)
-        if config.vae_degree > 1 and config.backend in DEVICE_BACKENDS:
+        on_host = {"vae": "pictures are decoded", "text_encoder": "text is encoded"}
+        for overlay, degree in config.overlays.items():
+            if degree > 1 and config.backend in DEVICE_BACKENDS:
+                raise ValueError(
+                    f"{overlay}_degree is {degree}, but {on_host[overlay]} on the host, which backend "
+                    f"{config.backend} does not connect; legal with it: 1"
+                )
+        if config.text_encoder_degree > 1:
+            self._check_t5(config)
+
+    def _check_t5(self, config: ParallelConfig) -> None:
+        names = [name for name, kind in self.parts.classes.items() if kind == T5EncoderModel.__name__]
+        if not names:
             raise ValueError(
-                f"vae_degree is {config.vae_degree}, but pictures are decoded on the host, which backend "
-                f"{config.backend} does not connect; legal with it: 1"
+                f"text_encoder_degree is {config.text_encoder_degree}, but {self.parts.title} has no T5, the only "
+                "encoder whose weights ranks share; legal: 1"
             )
+        T5EncoderModel.check_parallel(T5Config.from_dict(self.parts.config(names[0])), config)
 
 
 def vae_scale(vae: Mapping[str, Any]) -> int:

@@ -9,7 +9,7 @@ from tiny_shapes import vae_shapes
 from edgedit.config import ParallelConfig
 from edgedit.models.autoencoder_kl import AutoencoderKL
 from edgedit.parallel.context import ParallelContext
-from edgedit.pipelines.flux_settings import FluxSettings
+from edgedit.pipelines.settings import read_settings
 from edgedit.pipelines.pipeline import Pipeline
 from edgedit.sequence import rows
 
@@ -112,4 +112,4 @@ def test_a_device_backend_is_refused(directory, monkeypatch):
     config = ParallelConfig.for_plan(ulysses_degree=2, vae_degree=2)
     object.__setattr__(config, "backend", "nccl")
     with pytest.raises(ValueError, match="vae_degree is 2, but pictures are decoded on the host"):
-        FluxSettings.read(directory).check_parallel(config)
+        read_settings(directory).check_parallel(config)

@@ -58,3 +58,33 @@ def test_an_unknown_place_is_refused():
     with pytest.raises(ValueError, match="text_encoders is 'last'; legal: replicated, first"):
         ParallelConfig(text_encoders="last")
     assert ParallelConfig(text_encoders="first").encodes_text
+
+
+@pytest.mark.parametrize(("size", "degree"), [(2, 2), (4, 3)])
+def test_ranks_that_share_t5_draw_what_one_rank_draws(directory, size, degree):
+    """Its weights over some ranks, whose text the others get."""
+    call = {**CALL, **({"true_cfg_scale": 3.0} if "flux" in str(directory) else {})}
+    degrees = {"cfg_degree": 2, "dp_degree": size // 2}
+
+    def run(context):
+        pipeline = Pipeline.from_pretrained(directory, threads=1, parallel=context)
+        encoders = [part for name in pipeline._parts if (part := getattr(pipeline, name)) in pipeline.models]
+        nbytes = {type(model).__name__: model.weights.nbytes for model in encoders}
+        return pipeline(["a cat", "two red dogs"], "a dog", **call).latents, nbytes.get("T5EncoderModel", 0)
+
+    ((expected, whole),) = ParallelContext.local(1, run)
+    results = ParallelContext.local(size, run, **degrees, text_encoder_degree=degree)
+    for rank, (latents, nbytes) in enumerate(results):
+        np.testing.assert_array_equal(latents, results[0][0])
+        np.testing.assert_allclose(latents, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+        assert (0 < nbytes < whole) == (rank < degree)
+        assert (nbytes == 0) == (rank >= degree)
+
+
+def test_sharing_t5_over_more_ranks_than_heads_or_without_t5_is_refused(directory, tmp_path):
+    parallel = ParallelConfig.for_plan(cfg_degree=2, dp_degree=3, text_encoder_degree=5)
+    with pytest.raises(ValueError, match="text_encoder_degree 5 is more than the 4 heads of T5"):
+        Pipeline.from_pretrained(directory, parallel=parallel)
+    without = write_sd3_pipeline(tmp_path / "model", heads=2, with_t5=False)
+    with pytest.raises(ValueError, match="text_encoder_degree is 5, but .* has no T5"):
+        Pipeline.from_pretrained(without, parallel=parallel)
