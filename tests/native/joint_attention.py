@@ -60,18 +60,19 @@ class Problem:
         degrees: dict[str, int],
         mask: np.ndarray | None = None,
         mode: str = "uneven",
-        poison=0.0,
-        **choices,
+        poison: float = 0.0,
+        wire_dtype: str = "auto",
+        **choices: str,
     ) -> list[np.ndarray]:
         """Each stream's whole output as all ranks see it alike; `poison` fills the padding of pad mode."""
-        ranks = self.run_ranks(degrees, mask, mode, poison, **choices)
+        ranks = self.run_ranks(degrees, mask, mode, poison, wire_dtype, **choices)
         for outputs in ranks[1:]:
             for index, (mine, first) in enumerate(zip(outputs, ranks[0], strict=True)):
                 if index not in self.replicated:
                     np.testing.assert_array_equal(mine, first)
         return ranks[0]
 
-    def run_ranks(self, degrees, mask=None, mode="uneven", poison=0.0, **choices):
+    def run_ranks(self, degrees, mask=None, mode="uneven", poison=0.0, wire_dtype="auto", **choices):
         size = int(np.prod(list(degrees.values())))
 
         def run(context):
@@ -80,7 +81,8 @@ class Problem:
             result = executor.run(values)
             return [result[f"out{index}"] for index in range(len(self.lengths))]
 
-        return ParallelContext.local(size, run, **{f"{axis}_degree": n for axis, n in degrees.items()})
+        options = {f"{axis}_degree": degree for axis, degree in degrees.items()}
+        return ParallelContext.local(size, run, wire_dtype=wire_dtype, **options)
 
     def graph(self, context, mask=None, mode="uneven", poison=0.0, **choices):
         """A rank's graph, its strategy, and the values of its inputs."""
