@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("input", type=Path, metavar="IN", help="a pipeline's directory, a component's, a safetensors or a GGUF file")
     add("output", type=Path, metavar=f"OUT{SUFFIX}", help="written beside and renamed when it is complete")
     add("--type", default="q8_0", metavar="TYPE",
-        help="of large matrices: f32, f16, bf16, a quantised type as q4_k, or stored (default: %(default)s)")  # fmt: skip
+        help="of matrices: f32, f16, bf16, a quantised one (q4_k), or stored (default: %(default)s)")  # fmt: skip
     add("--keep", action="append", default=[], metavar="REGEX=TYPE",
         help="type of tensors in whose name, in the file that is written, the expression is found; again for more, of "
         "which the first that fits counts")  # fmt: skip
