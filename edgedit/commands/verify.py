@@ -15,6 +15,7 @@ from edgedit.commands.options import (
     bind_rank,
     parallel_options,
 )
+from edgedit.commands.skip_layer_arguments import add_skip_layer_arguments, skip_layer_options
 from edgedit.config import ParallelConfig
 from edgedit.pipelines.parts import EMBEDDED
 from edgedit.pipelines.settings import read_settings
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest relative difference of latents and blocks (default: 1e-4, more where types round)")  # fmt: skip
     add("--json", action="store_true", help="print one JSON object instead of text")
     add_request_arguments(parser)
+    add_skip_layer_arguments(parser)
     add_host_arguments(parser)
     add_parallel_arguments(parser)
     parser.set_defaults(steps=_STEPS)
@@ -68,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         num_images_per_prompt=args.num_images,
         max_sequence_length=args.max_sequence_length,
         seed=args.seed,
+        **skip_layer_options(args),
     )
     if config.world_size == 1:
         raise ValueError("verify compares several ranks with one: mpirun -n 2 edgedit verify --ulysses 2 ...")

@@ -103,6 +103,20 @@ def test_a_fault_in_one_block_of_one_rank_is_found_there(faulty):
     assert not faulty.steps[0].is_within(1e-5)
 
 
+def test_three_branches_on_two_ranks_and_pictures_on_replicas(sd3):
+    """Rank 0 holds branches 0 and 2 of the first picture; the second one is drawn elsewhere, the third replica idles."""
+    request = {"skip_guidance_layers": [0], "skip_layer_guidance_stop": 0.9}
+    findings = verified(sd3, 6, step=1, prompts=PROMPTS, request=request, cfg_degree=2, dp_degree=3)
+    assert [block.branch for block in findings.blocks] == [0] * 5 + [1] * 5 + [2] * 3
+    assert findings.is_within(0.0)
+
+
+def test_a_replica_that_differs_is_found(flux):
+    findings = verified(flux, 2, prompts=PROMPTS, fault=change_bias(1), dp_degree=2)
+    assert findings.first_beyond(1e-5).block == "transformer_blocks.1"
+    assert not findings.steps[-1].is_within(1e-5)
+
+
 def test_a_branch_that_differs_is_named(flux):
     guided = {"negative_prompt": "two dogs", "true_cfg_scale": 3.0}
     findings = verified(flux, 2, fault=change_bias(0), request=guided, cfg_degree=2)
