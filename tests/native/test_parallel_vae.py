@@ -9,8 +9,8 @@ from tiny_shapes import vae_shapes
 from edgedit.config import ParallelConfig
 from edgedit.models.autoencoder_kl import AutoencoderKL
 from edgedit.parallel.context import ParallelContext
-from edgedit.pipelines.settings import read_settings
 from edgedit.pipelines.pipeline import Pipeline
+from edgedit.pipelines.settings import read_settings
 from edgedit.sequence import rows
 
 CONFIGS = {
