@@ -107,6 +107,8 @@ def write_sd3_pipeline(
     with_t5: bool = True,
     clip_length: int = 16,
     transformer: Mapping[str, Any] | None = None,
+    text_encoder: Mapping[str, Any] | None = None,
+    text_encoder_2: Mapping[str, Any] | None = None,
     vae: Mapping[str, Any] | None = None,
     scheduler: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -115,13 +117,14 @@ def write_sd3_pipeline(
     With the VAE of two blocks a latent is half the picture's size, so an image token covers 4 x 4 pixels.
     """
     directory = Path(directory)
-    clip = {"max_position_embeddings": clip_length}
-    clip_g = {"hidden_size": 40, "num_attention_heads": 5, "num_hidden_layers": 3, "hidden_act": "gelu"}
+    clip = {"max_position_embeddings": clip_length, "projection_dim": 16} | dict(text_encoder or {})
+    clip_g = {
+        "hidden_size": 40, "num_attention_heads": 5, "num_hidden_layers": 3, "hidden_act": "gelu",
+        "max_position_embeddings": clip_length, "projection_dim": 24,
+    } | dict(text_encoder_2 or {})  # fmt: skip
     clips = [
-        write_clip_with_projection(directory / "text_encoder", seed, projection_dim=16, **clip),
-        write_clip_with_projection(
-            directory / "text_encoder_2", seed + 1, projection_dim=24, **clip_g, **clip
-        ),
+        write_clip_with_projection(directory / "text_encoder", seed, **clip),
+        write_clip_with_projection(directory / "text_encoder_2", seed + 1, **clip_g),
     ]
     autoencoder = write_vae(directory / "vae", seed, **(vae or {}))
     denoiser = {

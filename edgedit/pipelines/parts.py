@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,7 +217,7 @@ def _network(
 
 
 def _component(part: str, path: Path) -> Component:
-    """The component for a part: of that name, or of its kind where the name tells one of two CLIP encoders."""
+    """The component for a part. Of two CLIP encoders a file with one is whichever it is given for."""
     from edgedit.weights.recognise import find_components
     from edgedit.weights.sources import open_source
 
@@ -228,7 +228,7 @@ def _component(part: str, path: Path) -> Component:
     if len(named) != 1:
         held = ", ".join(component.part for component in components)
         raise ValueError(f"{path} is given for {part}, but holds {held}")
-    return named[0]
+    return replace(named[0], part=part)
 
 
 def _described(

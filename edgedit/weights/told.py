@@ -22,6 +22,7 @@ CONFIG_KEY = "edgedit.config"  # of a GGUF file's metadata: config.json as text
 FLUX_AXES = {128: (16, 56, 56)}
 HEAD_DIM = 64  # of Stable Diffusion 3 and of CLIP
 NORM_GROUPS = 32
+_MODEL_TYPES = {"clip": ("clip", "clip_text_model"), "t5": ("t5", "mt5")}  # as transformers' configs have it
 LEGACY_EOS = 2  # of CLIP: the end of a text is its highest id
 
 
@@ -112,9 +113,11 @@ def _own_hints(component: Component) -> Config:
         return {}
     if not isinstance(config, dict):
         return {}
-    names = [config.get("_class_name"), *(config.get("architectures") or [])]
-    kind = component.architecture.class_name
-    return config if any(name and kind.startswith(name) for name in names) else {}
+    is_same = (
+        config.get("_class_name") == component.architecture.class_name
+        or config.get("model_type") in _MODEL_TYPES.get(component.architecture.name, ())
+    )
+    return config if is_same else {}
 
 
 def _flux(shapes: Shapes, part: str) -> tuple[Config, Config]:
