@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from edgedit.pipelines.image_inputs import REFERENCE, START
 from edgedit.pipelines.image_options import ImageOptions
 
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
     add("--mask", metavar="FILE",
         help="of the image's size: white is painted anew, black stays as it is; FLUX.1-Fill needs one")  # fmt: skip
     add_strength_argument(group)
-    add_keep_argument(group)
+    add_reference_arguments(group)
 
 
-def add_keep_argument(parser: Any) -> None:
-    """The size of a reference, which decides the work too."""
+def add_reference_arguments(parser: Any) -> None:
+    """Whether the picture is a reference, and its size, which decide the work too."""
+    parser.add_argument("--image-as", choices=(START, REFERENCE), metavar="HOW",
+        help="FLUX: start, to denoise it, or reference, to read it (default: the model's way)")  # fmt: skip
     parser.add_argument("--keep-image-size", action="store_true",
         help="FLUX.1-Kontext: read the image at its own size, not at the nearest trained one")  # fmt: skip
 
@@ -42,7 +45,7 @@ def add_planned_image_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--image-size", metavar="WxH",
         help="width and height, in pixels, of the picture that generate would begin with")  # fmt: skip
     add_strength_argument(group)
-    add_keep_argument(group)
+    add_reference_arguments(group)
 
 
 def image_size(args: argparse.Namespace) -> tuple[int, int] | None:
@@ -59,7 +62,7 @@ def image_size(args: argparse.Namespace) -> tuple[int, int] | None:
 
 def image_options(args: argparse.Namespace) -> ImageOptions:
     """The options of a command line, unchecked."""
-    return ImageOptions(args.image, args.mask, args.strength, not args.keep_image_size)
+    return ImageOptions(args.image, args.mask, args.strength, not args.keep_image_size, args.image_as)
 
 
 def image_parameters(args: argparse.Namespace, request: Request) -> dict[str, Any]:
@@ -69,6 +72,7 @@ def image_parameters(args: argparse.Namespace, request: Request) -> dict[str, An
     return {
         "image": args.image,
         **({} if args.mask is None else {"mask": args.mask}),
+        "image_as": request.image.use,
         "strength": request.image.strength,
         "image_size": "{1}x{0}".format(*request.image.size),
     }

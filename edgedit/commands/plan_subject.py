@@ -99,16 +99,24 @@ def work_of_image(args: argparse.Namespace, subject: Subject, request: Request) 
     limits, steps = subject.limits, request.num_inference_steps
     tokens = limits.image_tokens(request.height, request.width)
     size = image_size(args)
-    fills = limits.image_use == FILL
-    has_image = fills or size is not None or (args.strength is not None and limits.image_use == START)
-    check_options(limits.image_use, steps, has_image=has_image, has_mask=fills, strength=args.strength)
+    fills = FILL in limits.image_uses
+    starts = args.strength is not None and START in (args.image_as, limits.image_uses[0])
+    has_image = fills or size is not None or starts
+    use = check_options(
+        limits.image_uses,
+        steps,
+        has_image=has_image,
+        has_mask=fills,
+        strength=args.strength,
+        image_as=args.image_as,
+    )
     if not has_image:
         return tokens, steps
-    if limits.image_use == REFERENCE:
+    if use == REFERENCE:
         assert size is not None, "a reference has a size"
         reference = reference_size(size, limits.multiple, not args.keep_image_size)
         return tokens + limits.image_tokens(*reference), steps
-    strength = DEFAULT_STRENGTHS[limits.image_use] if args.strength is None else args.strength
+    strength = DEFAULT_STRENGTHS[use] if args.strength is None else args.strength
     return tokens, steps - first_step(strength, steps)
 
 

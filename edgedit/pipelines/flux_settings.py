@@ -80,11 +80,12 @@ def limits_of(
             f"{filling} of models that fill a part of a picture"
         )
     fills = channels == filling
+    uses = (FILL,) if fills else (REFERENCE, START) if pipeline == KONTEXT else (START, REFERENCE)
     return Limits(
         size=size,
         multiple=2 * scale,
         latent_channels=latent_channels,
         max_sequence_length=max_sequence_length,
         guidance_scale=_FILL_GUIDANCE_SCALE if fills else Limits.guidance_scale,
-        image_use=FILL if fills else REFERENCE if pipeline == KONTEXT else START,
+        image_uses=uses,
     )

@@ -48,7 +48,6 @@ class EncodedImage:
 
 
 def draw_and_encode(
-    use: str,
     image: ImageInput | None,
     encode: Encode,
     stream: NoiseStream,
@@ -71,13 +70,13 @@ def draw_and_encode(
 
     if image is None:
         return drawn_noise(), None
-    if use == REFERENCE:
+    if image.use == REFERENCE:
         return drawn_noise(), EncodedImage(reference=(encode(image.values)[0] - shift) * factor)
     start, first_noise = sampled(image.values), drawn_noise()
     if image.mask is None:
         return first_noise, EncodedImage(start)
     scale = image.size[0] // shape[2]
-    if use == FILL:
+    if image.use == FILL:
         beside = np.concatenate([sampled(image.masked_values), mask_planes(image.mask, scale)], axis=1)
         return first_noise, EncodedImage(start, beside=beside)
     return first_noise, EncodedImage(start, anew=image.mask[None, None, ::scale, ::scale].astype(np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,14 @@ class ImageInput:
     """A picture at the size at which it is encoded.
 
     pixels    uint8 [H, W, 3]
+    use       what the model does with it
     mask      bool [H, W], True where the picture is painted anew; None without a mask
     strength  fraction of the denoising steps that run, the last ones: above 0, at most 1
     source    height and width in pixels before it was stretched to this size; None: the same
     """
 
     pixels: np.ndarray
+    use: str = START
     mask: np.ndarray | None = None
     strength: float = 1.0
     source: tuple[int, int] | None = None
@@ -75,7 +78,7 @@ class ImageInput:
             for array in (self.pixels, self.mask)
             if array is not None
         ]
-        return f"ImageInput({self.pixels.shape}, {', '.join(digests)}, strength={self.strength})"
+        return f"ImageInput({self.use}, {self.pixels.shape}, {', '.join(digests)}, {self.strength})"
 
 
 def image_notes(image: ImageInput | None) -> list[str]:
@@ -95,27 +98,40 @@ def first_step(strength: float, num_steps: int) -> int:
 
 
 def check_options(
-    use: str, num_steps: int, *, has_image: bool, has_mask: bool, strength: float | None
-) -> None:
-    """Raise ValueError for options of a picture that a model with this use of it cannot follow."""
+    uses: Sequence[str],
+    num_steps: int,
+    *,
+    has_image: bool,
+    has_mask: bool = False,
+    strength: float | None = None,
+    image_as: str | None = None,
+) -> str:
+    """What a model that has these uses for a picture does with one: the first of them, or `image_as`.
+
+    Raises ValueError for options that it cannot follow.
+    """
+    use = uses[0] if image_as is None else image_as
+    if use not in uses:
+        raise ValueError(f"image_as is {image_as!r}; legal for this model: {', '.join(uses)}")
     if not has_image:
-        for name, is_given in (("mask", has_mask), ("strength", strength is not None)):
-            if is_given:
-                raise ValueError(f"{name} is given without image; it says what becomes of one")
+        given = {"mask": has_mask, "strength": strength is not None, "image_as": image_as is not None}
+        for name in [name for name, is_given in given.items() if is_given]:
+            raise ValueError(f"{name} is given without image; it says what becomes of one")
         if use == FILL:
             raise ValueError("this model fills a part of a picture: it needs image and mask")
-        return
+        return use
     if use == FILL and not has_mask:
         raise ValueError("this model fills a part of a picture: image is given, mask is missing")
     if use == REFERENCE:
         for name, is_given in (("mask", has_mask), ("strength", strength is not None)):
             if is_given:
-                raise ValueError(f"this model reads the image as a reference and takes no {name}")
+                raise ValueError(f"the image is read as a reference, which takes no {name}")
     if strength is not None:
         if not 0 < strength <= 1:
             raise ValueError(f"strength is {strength}; it must be above 0 and at most 1")
         if first_step(strength, num_steps) >= num_steps:
             raise ValueError(f"strength {strength} leaves none of {num_steps} num_inference_steps to run")
+    return use
 
 
 def image_input(
@@ -144,11 +160,11 @@ def image_input(
     source = (image.size[1], image.size[0])
     if use == REFERENCE:
         height, width = reference_size(image.size, multiple, resize)
-        return ImageInput(fitted(image, height, width), source=source)
+        return ImageInput(fitted(image, height, width), use, source=source)
     if strength is None:
         strength = DEFAULT_STRENGTHS[use]
     white = None if mask is None else fitted_mask(mask, *size)
-    return ImageInput(fitted(image, *size), white, float(strength), source)
+    return ImageInput(fitted(image, *size), use, white, float(strength), source)
 
 
 def reference_size(size: tuple[int, int], multiple: int, resize: bool) -> tuple[int, int]:

@@ -24,15 +24,17 @@ class ImageOptions:
     mask_image: str | Path | Image | None = None
     strength: float | None = None
     resize_image: bool = True
+    image_as: str | None = None
 
-    def check(self, limits: Limits, num_steps: int) -> None:
-        """ValueError for options that a model with these limits cannot follow."""
-        check_options(
-            limits.image_use,
+    def check(self, limits: Limits, num_steps: int) -> str:
+        """What a model with these limits does with the picture. ValueError for options that it cannot follow."""
+        return check_options(
+            limits.image_uses,
             num_steps,
             has_image=self.image is not None,
             has_mask=self.mask_image is not None,
             strength=self.strength,
+            image_as=self.image_as,
         )
 
     def added_to(
@@ -50,7 +52,7 @@ class ImageOptions:
             return request, problem
         try:
             made = image_input(
-                limits.image_use,
+                self.check(limits, request.num_inference_steps),
                 (request.height, request.width),
                 limits.multiple,
                 pictures["image"],

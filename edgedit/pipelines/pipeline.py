@@ -156,6 +156,7 @@ class Pipeline(ABC):
         mask_image: str | Path | Image | None = None,
         strength: float | None = None,
         resize_image: bool = True,
+        image_as: str | None = None,
         skip_guidance_layers: Sequence[int] | None = None,
         skip_layer_guidance_scale: float = 2.8,
         skip_layer_guidance_start: float = 0.01,
@@ -184,6 +185,8 @@ class Pipeline(ABC):
             strength: fraction of the steps that run, above 0 and at most 1: how much noise covers the image at first
                 (default 0.6, FLUX.1-Fill 1).
             resize_image: FLUX.1-Kontext: give the image the trained size of the nearest aspect ratio, not its own.
+            image_as: "reference" for a FLUX.1-Kontext model whose files do not tell that it is one; "start" to denoise
+                the image with a model that would read it.
             skip_guidance_layers: Stable Diffusion 3: layers that a third branch leaves out; the picture is guided away
                 from its prediction.
             skip_layer_guidance_scale, skip_layer_guidance_start, skip_layer_guidance_stop: of that guidance; it acts
@@ -197,7 +200,7 @@ class Pipeline(ABC):
             ValueError: an argument that cannot work, before anything runs.
             EdgeditError: ranks that disagree or fail, or a picture that is not finite or constant.
         """
-        options = ImageOptions(image, mask_image, strength, resize_image)
+        options = ImageOptions(image, mask_image, strength, resize_image, image_as)
         limits = self.settings.limits
         options.check(limits, num_inference_steps)
         request = self.settings.request(

@@ -31,7 +31,7 @@ class Limits:
     guidance_scale: float = 3.5  # default
     is_guided_by_branches: bool = False
     num_skippable_layers: int = 0  # layers that guidance may leave out
-    image_use: str = START  # what the model does with a picture, see image_inputs
+    image_uses: tuple[str, ...] = (START,)  # what the model may do with a picture, see image_inputs; first by default
 
     @property
     def needs_for_guidance(self) -> str:

@@ -217,7 +217,6 @@ class TextToImage(Pipeline):
             return moments_from_first_rank(self.context, self.vae, values, shape)
 
         return draw_and_encode(
-            limits.image_use,
             request.image,
             encode,
             NoiseStream(request.seed),
@@ -259,7 +258,7 @@ class TextToImage(Pipeline):
         """Image tokens that the transformer reads, those of a reference included."""
         limits = self.settings.limits
         tokens = self._image_tokens(request)
-        if request.image is not None and limits.image_use == REFERENCE:
+        if request.image is not None and request.image.use == REFERENCE:
             tokens += limits.image_tokens(*request.image.size)
         return tokens
 

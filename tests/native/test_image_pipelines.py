@@ -189,7 +189,7 @@ def test_a_reference_stands_on_a_position_axis_of_its_own(directories, monkeypat
         ("start", {"image": None, "mask_image": MASK}, "mask is given without image"),
         ("fill", {"image": None, "mask_image": None}, "it needs image and mask"),
         ("fill", {"image": PICTURE, "mask_image": None}, "mask is missing"),
-        ("reference", {"mask_image": MASK}, "takes no mask"),
+        ("reference", {"mask_image": mask(17, 14)}, "takes no mask"),
         ("reference", {"strength": 0.5}, "takes no strength"),
         ("sd3", {"image": None, "strength": 0.5}, "strength is given without image"),
     ],
@@ -214,6 +214,23 @@ def test_a_picture_that_is_encoded_to_nothing_finite_ends_all_ranks(directories,
 def test_what_is_stretched_is_said(draw):
     assert draw("start").notes == []
     assert draw("start", image=picture(40, 12)).notes == ["the image of 40 x 12 px is stretched to 20 x 12"]
+
+
+def test_a_model_whose_files_do_not_tell_reads_a_reference_when_told(directories, draw):
+    """FLUX.1-Kontext's transformer is that of FLUX.1-dev."""
+    call = {"image": picture(17, 14), "resize_image": False, "strength": None}
+    told = draw("start", **call, image_as="reference").latents
+    parts = {**call, "image": picture(17, 14, 1)}
+    assert np.abs(told - draw("start", **parts, image_as="reference").latents).max() > 1e-4
+    index = directories["start"] / "model_index.json"
+    content = index.read_text()
+    try:
+        index.write_text(content.replace("FluxPipeline", "FluxKontextPipeline"))
+        with Pipeline.from_pretrained(directories["start"], threads=1, parallel=ParallelConfig()) as kontext:
+            own = kontext("a cat", **{**CALL, **GUIDED, **call}).latents
+    finally:
+        index.write_text(content)
+    np.testing.assert_array_equal(told, own)
 
 
 def test_a_kontext_model_draws_without_a_picture_too(draw):

@@ -29,6 +29,7 @@ def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
         (["--image-size", "1000x1000"], 64 * 64),
         (["--image-size", "1920x1080"], 87 * 47),
         (["--image-size", "800x610", "--keep-image-size"], 50 * 38),
+        (["--image-size", "800x610", "--image-as", "start"], 0),
     ],
 )
 def test_tokens_of_a_reference_are_read_beside_those_of_the_picture(capsys, words, reference):

@@ -30,37 +30,51 @@ def mask_of(white, width=20, height=12):
 
 # options
 
+BOTH = (START, REFERENCE)
+
 
 @pytest.mark.parametrize(
-    ("use", "options", "message"),
+    ("uses", "options", "message"),
     [
-        (START, {"has_mask": True}, "mask is given without image"),
-        (START, {"strength": 0.5}, "strength is given without image"),
-        (FILL, {}, "this model fills a part of a picture: it needs image and mask"),
-        (FILL, {"has_image": True}, "image is given, mask is missing"),
-        (REFERENCE, {"has_image": True, "has_mask": True}, "takes no mask"),
-        (REFERENCE, {"has_image": True, "strength": 0.5}, "takes no strength"),
-        (START, {"has_image": True, "strength": 0.0}, "strength is 0.0; it must be above 0 and at most 1"),
-        (START, {"has_image": True, "strength": 1.01}, "strength is 1.01"),
-        (START, {"has_image": True, "strength": -0.2}, "strength is -0.2"),
-        (START, {"has_image": True, "strength": float("nan")}, "strength is nan"),
-        (START, {"has_image": True, "strength": 1e-20}, "strength 1e-20 leaves none of 4"),
+        (BOTH, {"has_mask": True}, "mask is given without image"),
+        (BOTH, {"strength": 0.5}, "strength is given without image"),
+        (BOTH, {"image_as": REFERENCE}, "image_as is given without image"),
+        ((FILL,), {}, "this model fills a part of a picture: it needs image and mask"),
+        ((FILL,), {"has_image": True}, "image is given, mask is missing"),
+        ((FILL,), {"has_image": True, "image_as": START}, "image_as is 'start'; legal for this model: fill"),
+        (
+            (START,),
+            {"has_image": True, "image_as": REFERENCE},
+            "image_as is 'reference'; legal for .*: start",
+        ),
+        ((REFERENCE, START), {"has_image": True, "has_mask": True}, "as a reference, which takes no mask"),
+        (BOTH, {"has_image": True, "strength": 0.5, "image_as": REFERENCE}, "which takes no strength"),
+        (BOTH, {"has_image": True, "strength": 0.0}, "strength is 0.0; it must be above 0 and at most 1"),
+        (BOTH, {"has_image": True, "strength": 1.01}, "strength is 1.01"),
+        (BOTH, {"has_image": True, "strength": -0.2}, "strength is -0.2"),
+        (BOTH, {"has_image": True, "strength": float("nan")}, "strength is nan"),
+        (BOTH, {"has_image": True, "strength": 1e-20}, "strength 1e-20 leaves none of 4"),
     ],
 )
-def test_options_that_a_model_cannot_follow_are_refused(use, options, message):
+def test_options_that_a_model_cannot_follow_are_refused(uses, options, message):
     with pytest.raises(ValueError, match=message):
-        check_options(use, 4, **{"has_image": False, "has_mask": False, "strength": None, **options})
+        check_options(uses, 4, **{"has_image": False, **options})
 
 
 @pytest.mark.parametrize(
-    ("use", "has_image", "has_mask", "strength"),
+    ("uses", "options", "use"),
     [
-        (START, False, False, None), (START, True, False, 1.0), (START, True, True, 0.01), (FILL, True, True, None),
-        (REFERENCE, False, False, None), (REFERENCE, True, False, None),
+        (BOTH, {"has_image": False}, START),
+        (BOTH, {"has_image": True, "strength": 1.0}, START),
+        (BOTH, {"has_image": True, "has_mask": True, "strength": 0.01}, START),
+        (BOTH, {"has_image": True, "image_as": REFERENCE}, REFERENCE),
+        ((FILL,), {"has_image": True, "has_mask": True}, FILL),
+        ((REFERENCE, START), {"has_image": True}, REFERENCE),
+        ((REFERENCE, START), {"has_image": True, "strength": 0.3, "image_as": START}, START),
     ],
-)  # fmt: skip
-def test_options_that_it_can_follow_pass(use, has_image, has_mask, strength):
-    check_options(use, 4, has_image=has_image, has_mask=has_mask, strength=strength)
+)
+def test_a_model_uses_a_picture_its_own_way_unless_told_otherwise(uses, options, use):
+    assert check_options(uses, 4, **options) == use
 
 
 @pytest.mark.parametrize(

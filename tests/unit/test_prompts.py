@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgedit.pipelines.image_inputs import ImageInput
+from edgedit.pipelines.image_inputs import REFERENCE, START, ImageInput
 from edgedit.pipelines.request import Limits, Request, SkipLayerGuidance
 from edgedit.pipelines.settings import read_settings
 from edgedit.sampling.noise import randn
 
-EMBEDDED = Limits(size=64, multiple=16, latent_channels=16, max_sequence_length=16)
+EMBEDDED = Limits(
+    size=64, multiple=16, latent_channels=16, max_sequence_length=16, image_uses=(START, REFERENCE)
+)
 FLUX_DEV = Limits(size=1024, multiple=16, latent_channels=16, max_sequence_length=512)
 
 
