@@ -104,7 +104,7 @@ def test_a_fault_in_one_block_of_one_rank_is_found_there(faulty):
 
 
 def test_three_branches_on_two_ranks_and_pictures_on_replicas(sd3):
-    """Rank 0 holds branches 0 and 2 of the first picture; the second one is drawn elsewhere, the third replica idles."""
+    """Rank 0 holds branches 0 and 2 of the first picture; the second one is drawn elsewhere, and a replica idles."""
     request = {"skip_guidance_layers": [0], "skip_layer_guidance_stop": 0.9}
     findings = verified(sd3, 6, step=1, prompts=PROMPTS, request=request, cfg_degree=2, dp_degree=3)
     assert [block.branch for block in findings.blocks] == [0] * 5 + [1] * 5 + [2] * 3

@@ -145,3 +145,6 @@ def test_of_a_group_on_two_nodes_only_what_leaves_the_node_takes_the_slow_link()
     across = topology(2, ulysses=4)
     slow = 2 * 5.0 + (2 * 5 * 4) * 2 / 8  # two peers on the other node, two ranks send at once
     assert across.transfer(collective("all_to_all", "ulysses", 4, 5)).seconds == slow
+    uneven = topology(4, ulysses=6)  # four ranks and two: each of the two has one peer beside it and four away
+    slow = 4 * 5.0 + (4 * 5 * 4) * 4 / 8
+    assert uneven.transfer(collective("all_to_all", "ulysses", 6, 5)).seconds == slow
