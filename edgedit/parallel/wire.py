@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import secrets
 import socket
+import struct
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +16,9 @@ from typing import Any
 from edgedit.errors import EdgeditError
 
 _MAX_LINE_NBYTES = 1 << 20
+# netdevice(7): the request for an interface's address, and where in the answer it stands
+_SIOCGIFADDR = 0x8915
+_IFREQ_ADDRESS = slice(20, 24)
 
 
 class Connection:
@@ -98,7 +104,22 @@ def host_addresses() -> list[str]:
             pass
     with contextlib.suppress(OSError):
         found += [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
-    return list(dict.fromkeys(found))
+    # a network of nodes alone may have neither a default route nor names
+    found += interface_addresses()
+    return [address for address in dict.fromkeys(found) if not address.startswith("127.")]
+
+
+def interface_addresses() -> list[str]:
+    """The first IPv4 address of each network interface that has one; none where the system is no Linux."""
+    found: list[str] = []
+    if sys.platform != "linux":
+        return found
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                found.append(socket.inet_ntoa(answer[_IFREQ_ADDRESS]))
+    return found
 
 
 class Meeting:
