@@ -52,7 +52,8 @@ class Branches:
         assert shape is not None
         holders = [[b for b in self.of_rank(rank) if b < active] for rank in range(self.group.size)]
         order = [branch for held in holders for branch in held]
-        send = Buffer.of(np.stack(own) if own else np.empty((0, *shape), np.float32))
+        stacked = np.stack(own) if own else np.empty((0, *shape), np.float32)
+        send = Buffer.of(np.ascontiguousarray(stacked))  # a picture of one token comes out transposed
         gathered = np.empty((len(order), *shape), np.float32)
         counts = [len(held) * int(np.prod(shape)) for held in holders]
         with self.context.exchanging(self.group, "all_gather", label, send.dtype):
