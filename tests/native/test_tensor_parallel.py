@@ -64,11 +64,11 @@ def on_ranks(network, directory, arguments, dtype="f32", **options):
     return ParallelContext.local(size, run, **options)
 
 
-def assert_alike(outputs, expected):
+def assert_alike(outputs, expected, tolerance=TOLERANCE):
     assert np.isfinite(expected).all()
     for output in outputs:
         np.testing.assert_array_equal(output, outputs[0])
-        np.testing.assert_allclose(output, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+        np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("ops", ["fused", "generic"])
@@ -229,3 +229,16 @@ def test_two_ranks_hold_half_of_flux_each():
         for network in networks
     )
     assert half / whole == pytest.approx(0.5, abs=0.005)
+
+
+@pytest.mark.parametrize(("tp", "tolerance"), [(2, TOLERANCE), (3, 1e-3)])
+def test_quantised_files_are_cut_between_blocks_or_decoded(tmp_path, tp, tolerance):
+    """Sixteen heads of 16 channels in blocks of 32: halves end with a block, thirds do not and are f16."""
+    write_flux_transformer(tmp_path, num_attention_heads=16, num_layers=1, num_single_layers=1)
+    path = tmp_path / "flux.gguf"
+    assert main(["convert", str(tmp_path), str(path), "--type", "q8_0", "--quiet"]) == 0
+    arguments = random_flux.request_of(FluxTransformer.read_config(tmp_path), **SHAPE)
+    options = {"dtype": "auto", "kernels": F32_ACTIVATIONS}
+    (expected,) = on_ranks(FluxTransformer, path, arguments, tp_degree=1, **options)
+    outputs = on_ranks(FluxTransformer, path, arguments, tp_degree=tp, **options)
+    assert_alike(outputs, expected, tolerance)
