@@ -1,4 +1,4 @@
-"""Which type each tensor of a converted file gets."""
+"""Types of tensors in files: which each tensor of a converted one gets, and what they take."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedit.graph import _ggml
+from edgedit.weights.safetensors import ITEMSIZE
 
 AS_STORED = "stored"
 PLAIN = ("f32", "f16", "bf16")
@@ -43,6 +44,12 @@ class Rule:
             return cls(re.compile(pattern), check_type(dtype, AS_STORED))
         except re.error as error:
             raise ValueError(f"rule {text!r}: {pattern!r} is no regular expression: {error}") from None
+
+
+def stored_nbytes(stored: str, shape: Sequence[int]) -> int:
+    """Bytes that a tensor takes in a file, in a type as a TensorSource spells it."""
+    count = math.prod(shape)
+    return count * ITEMSIZE[stored] if stored in ITEMSIZE else _ggml.row_nbytes(stored.lower(), count)
 
 
 def check_type(dtype: str, *others: str) -> str:
