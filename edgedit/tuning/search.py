@@ -19,6 +19,8 @@ from edgedit.tuning.topology import Topology
 if TYPE_CHECKING:
     from edgedit.models.diffusion_transformer import DiffusionTransformer
 
+MOST_HOPS = 64  # each one is a latency more and a smaller piece of work; graphs of more take long to describe
+
 
 @dataclass(frozen=True)
 class Work:
@@ -73,10 +75,11 @@ def flags_of(degrees: Mapping[str, int]) -> str:
 
 
 def legal_layouts(work: Work, world_size: int) -> Iterator[dict[str, int]]:
-    """Every way of sharing the work over exactly so many ranks in which none repeats what another does."""
+    """Every way of sharing the work over exactly so many ranks in which none repeats what another does, but for rings
+    of more than MOST_HOPS ranks."""
     from edgedit.models.diffusion_transformer import SUPPORTED_AXES
 
-    most = {"cfg": work.branches, "dp": work.batch}
+    most = {"cfg": work.branches, "dp": work.batch, "ring": MOST_HOPS}
     for degrees in _factorisations(world_size, [axis for axis in AXES if axis in SUPPORTED_AXES]):
         if all(degrees.get(axis, 1) <= limit for axis, limit in most.items()) and _is_legal(work, degrees):
             yield {axis: degrees.get(axis, 1) for axis in AXES}

@@ -10,9 +10,10 @@ import pytest
 from edgedit.cli import main
 from edgedit.parallel.context import ParallelContext
 from edgedit.tuning.effort import QUICK
-from edgedit.tuning.machine import Curve, Rates, from_json
+from edgedit.tuning.machine import INTER, INTRA, Curve, Rates, from_json
 from edgedit.tuning.measure import TimedNode, TimedSize, median_rates, rates_of
 from edgedit.tuning.measure_links import KINDS, measure_links
+from edgedit.tuning.tune import measure_machine
 
 CALL_S = 1e-5
 
@@ -64,6 +65,23 @@ def test_tune_keeps_what_it_measured(tmp_path, monkeypatch, capsys):
     assert main(["tune", "--effort", "quick", "--threads", "1"]) == 0
     text = capsys.readouterr().out
     assert "GFLOP/s" in text and "mpirun -n 2 edgedit tune" in text and "kept in" in text
+
+
+def test_links_inside_a_node_and_between_nodes_are_told_apart():
+    def run(context):
+        return measure_machine(context, [], 1, QUICK, lambda what: None)
+
+    machines = ParallelContext.local(4, run, ulysses_degree=2, ring_degree=2)
+    assert machines == machines[:1] * 4
+    assert set(machines[0].links) == {INTRA, INTER}
+
+
+def test_hosts_with_unlike_numbers_of_ranks_are_refused(monkeypatch, capsys):
+    launch = {"RANK": "0", "SIZE": "3", "LOCAL_RANK": "0", "LOCAL_SIZE": "2"}
+    for name, value in launch.items():
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    assert main(["tune"]) == 2
+    assert "2 of 3 ranks are on this host; tune needs equally many on each" in capsys.readouterr().err
 
 
 def test_every_kind_of_collective_is_timed():
