@@ -90,15 +90,15 @@ def fuzz(inputs: st.SearchStrategy[Any], check: Callable[[Any], None], share: fl
             return
 
 
-def fuzz_made(make: Callable[[Random], bytes], check: Callable[[bytes], None], share: float) -> None:
-    """As `fuzz`, of bytes that `make` draws: many more than hypothesis does."""
+def fuzz_made(make: Callable[[Random], Any], check: Callable[[Any], None], share: float) -> None:
+    """As `fuzz`, of inputs that `make` draws: many more than hypothesis does."""
     deadline = time.monotonic() + share * SECONDS
     for number in count(int.from_bytes(os.urandom(4), "little")):
-        content = make(Random(number))
+        made = make(Random(number))
         try:
-            check(content)
+            check(made)
         except Exception as error:
-            raise AssertionError(f"{type(error).__name__} for the bytes {content!r}") from error
+            raise AssertionError(f"{type(error).__name__} for {made!r}") from error
         if time.monotonic() > deadline:
             return
 

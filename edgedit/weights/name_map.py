@@ -24,6 +24,7 @@ from typing import Any
 FOLDER = Path(__file__).parent / "names"
 _PLACE = re.compile(r"\{(-?)(\w+)\}")
 _SUFFIX = r"(?P<suffix>\.weight|\.bias)?"
+_NUMBER = "[0-9]{1,4}"  # longer ones are no layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class NameMap:
         for place in _PLACE.finditer(source):
             text += re.escape(source[end : place.start()])
             end = place.end()
-            numbers = r"\d+"
+            numbers = _NUMBER
             if place[2] == "last":
                 numbers = str(self._highest.get(source[: place.start()], -1))
             text += f"(?P<{place[2]}>{numbers})"
@@ -215,7 +216,7 @@ def _highest_numbers(keys: Iterable[str]) -> Mapping[str, int]:
     """The highest number that follows each prefix of the keys."""
     highest: dict[str, int] = {}
     for key in keys:
-        for place in re.finditer(r"(?<=\.)\d+(?=\.|$)", key):
+        for place in re.finditer(rf"(?<=\.){_NUMBER}(?=\.|$)", key):
             prefix = key[: place.start()]
             highest[prefix] = max(highest.get(prefix, -1), int(place[0]))
     return highest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -140,5 +141,5 @@ def _part(architecture: Architecture, prefix: str, source: TensorSource) -> str:
     for part, prefixes in _CLIP_PREFIXES.items():
         if any(known in prefix for known in prefixes):
             return part
-    width = next(source.shape(key)[0] for key in source if key.endswith("final_layer_norm.weight"))
-    return "clip_g" if width >= CLIP_G_WIDTH else "clip_l"
+    widths = [math.prod(source.shape(key)) for key in source if key.endswith("final_layer_norm.weight")]
+    return "clip_g" if max(widths, default=0) >= CLIP_G_WIDTH else "clip_l"

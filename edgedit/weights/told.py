@@ -58,7 +58,7 @@ class Shapes:
 
     def count(self, prefix: str) -> int:
         """Members of a list of modules."""
-        pattern = re.compile(re.escape(prefix) + r"\.(\d+)\.")
+        pattern = re.compile(re.escape(prefix) + r"\.([0-9]{1,4})\.")  # longer numbers are no layers
         return 1 + max((int(m[1]) for m in map(pattern.match, self._shapes) if m), default=-1)
 
 
@@ -91,7 +91,8 @@ def config_of(component: Component, hints: Mapping[str, Any] | None = None) -> C
     """
     told, assumed = _TELLERS[component.architecture.name](Shapes(component), component.part)
     hints = dict(_own_hints(component) if hints is None else hints)
-    hints = hints.get("text_config") or hints
+    inner = hints.get("text_config")
+    hints = inner if isinstance(inner, dict) and inner else hints
     agrees = all(hints.get(name, value) in (value, None) for name, value in told.items())
     config = assumed | (hints if agrees else {}) | told
     if config.get("axes_dims_rope", ()) is None:
