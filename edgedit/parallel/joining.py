@@ -40,12 +40,14 @@ class Joined:
         self._guard.watch(self.monitor, close)
 
         self._config = config
+        self._is_auto = config.backend == "auto"  # then groups on one host share memory even where not all ranks do
         self.backend = self._chosen(config)
 
     def make_group(self, axis: str, ranks: Sequence[int]) -> ProcessGroup:
         if self.backend in DEVICE_BACKENDS:
             return self._device_group(axis, ranks)
-        if self.backend == "shm":
+        on_one_host = self._is_auto and len(ranks) > 1 and self.backend != "shm"
+        if self.backend == "shm" or (on_one_host and self._why_apart(axis, ranks) is None):
             from edgedit.parallel.backends.shm import ShmGroup
 
             return ShmGroup(axis, ranks, self.monitor.rank, self.monitor, self._comm)
@@ -63,21 +65,28 @@ class Joined:
         """What backend auto stands for: shm where a trial shows that all ranks can share memory, else mpi."""
         if config.backend == "mpi" or config.backend in DEVICE_BACKENDS:
             return config.backend
+        error = self._why_apart(WORLD, range(config.world_size))
+        if error is None:
+            return "shm"
+        if config.backend == "auto":
+            return "mpi"
+        raise EdgeditError(f"{self.monitor.prefix()}backend shm: {error}") from None
+
+    def _why_apart(self, name: str, ranks: Sequence[int]) -> EdgeditError | None:
+        """Why the ranks of a group cannot share memory, as a trial shows that they make together."""
         from edgedit.parallel.shared_memory import share
 
-        trial = mpi.MpiGroup(WORLD, range(config.world_size), config.rank, self.monitor, self._comm)
+        trial = mpi.MpiGroup(name, ranks, self.monitor.rank, self.monitor, self._comm)
         try:
-            share(1, config.rank, lambda data: trial.exchange(data, label="trial of shared memory")).close()
+            share(1, trial.rank, lambda data: trial.exchange(data, label="trial of shared memory")).close()
         except CollectiveError:
             raise
         except EdgeditError as error:
-            if config.backend == "auto":
-                return "mpi"
-            raise EdgeditError(f"{self.monitor.prefix()}backend shm: {error}") from None
+            return error
         finally:
-            self.monitor.calls_made.pop(WORLD, None)
+            self.monitor.calls_made.pop(name, None)
             trial.close()
-        return "shm"
+        return None
 
     def progress(self) -> None:
         mpi.progress(self._comm)
