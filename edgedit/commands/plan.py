@@ -131,6 +131,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         ),
         parts=math.ceil(steps / at_once),
         skipping=skipping,
+        predicted=math.prod(subject.limits.latent_shape(request.batch, request.height, request.width)),
     )
 
 

@@ -78,6 +78,7 @@ class Forecast:
     notes     what the user may not expect
     parts     how often what is computed ahead runs for a branch, each time for the next few steps
     skipping  the third branch, where there is one
+    predicted elements of a prediction that branches exchange; None: all that a graph puts out
     """
 
     title: str
@@ -90,6 +91,7 @@ class Forecast:
     notes: tuple[str, ...] = ()
     parts: int = 1
     skipping: Skipping | None = None
+    predicted: int | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -119,7 +121,7 @@ class Forecast:
         size = self.mesh.degrees["cfg"]
         if size == 1 or self.branches == 1:
             return None
-        count = sum(prod(self.graph.nodes[index].shape) for index in self.graph.outputs)
+        count = self.predicted or sum(prod(self.graph.nodes[index].shape) for index in self.graph.outputs)
         held = (branches_of(place, self.branches, size) for place in range(size))
         counts = tuple(count * sum(branch < branches for branch in of_place) for of_place in held)
         place = self.mesh.coords(rank)["cfg"]

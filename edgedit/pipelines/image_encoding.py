@@ -98,7 +98,7 @@ def moments_from_first_rank(
     """
     if context.rank == 0:
         assert vae is not None, "world rank 0 has the autoencoder"
-        moments = np.stack(vae.encode(values)).astype(np.float32, copy=False)
+        moments = np.ascontiguousarray(np.stack(vae.encode(values)), np.float32)
     else:
         moments = np.empty((2, *shape), np.float32)
     assert moments.shape == (2, *shape), f"moments {moments.shape} of latents {shape}"
