@@ -43,7 +43,10 @@ class Loras:
 
     def lines(self) -> list[str]:
         """What ranks compare."""
-        return [f"lora = {path.name}: {weight!r}, {self.mode}" for path, weight in self.files]
+        return [
+            f"lora = {path.name}, {path.stat().st_size} bytes: {weight!r}, {self.mode}"
+            for path, weight in self.files
+        ]
 
     def deltas(self, family: str, networks: Mapping[str, Any], classes: Mapping[str, Any]) -> dict[str, Deltas]:
         """What the files add to each component of a pipeline; nothing is read but their headers.
