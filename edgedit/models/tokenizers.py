@@ -207,9 +207,12 @@ def _t5_backend(directory: Path, extra_ids: int) -> tokenizers.Tokenizer:
     spiece = read_sentencepiece(directory / "spiece.model")
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(extra_ids))]
     vocab = [(text, score) for text, score, _ in spiece.pieces] + [(text, 0.0) for text in sentinels]
-    backend = Backend(models.Unigram(vocab, unk_id=spiece.unk_id, byte_fallback=False))
-    if spiece.charsmap:
-        backend.normalizer = normalizers.Precompiled(spiece.charsmap)
+    try:
+        backend = Backend(models.Unigram(vocab, unk_id=spiece.unk_id, byte_fallback=False))
+        if spiece.charsmap:
+            backend.normalizer = normalizers.Precompiled(spiece.charsmap)
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{directory / 'spiece.model'}: no Unigram model: {error}") from error
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
     )

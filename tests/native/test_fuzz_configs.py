@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from fuzzing import bounded, fuzz_made, odd_json, write
+from fuzzing import bounded, fuzz_bytes, fuzz_made, odd_json, write
 from tiny import EMBEDDED
 from tiny_sd3 import write_sd3_pipeline
 
@@ -17,6 +17,7 @@ from edgedit.models.clip import CLIPTextModel
 from edgedit.models.flux import FluxTransformer
 from edgedit.models.sd3 import SD3Transformer
 from edgedit.models.t5 import T5EncoderModel
+from edgedit.models.tokenizers import Tokenizer
 from edgedit.pipelines.configs import read_json
 from edgedit.pipelines.settings import read_settings
 from edgedit.sampling.schedule import FlowMatchSchedule
@@ -99,3 +100,42 @@ def test_configs_of_schedulers(tmp_path):
         assert np.isfinite(sigmas).all()
 
     fuzz_made(lambda random: odd_json(random, whole), check, 0.01)
+
+
+WORDS = [b"<unk>", b"</s>", b"\0", b"\xff" * 10, b"\x0a", b"\x12", b"\x1a", b"\x7f", b"\xed\xa0\x80"]
+
+
+def test_sentencepiece_models(tmp_path):
+    """The whole file, which has many pieces, and one with a few and the normaliser."""
+    whole = (EMBEDDED / "tokenizer_2" / "spiece.model").read_bytes()
+    fields = list(spans(whole))
+    small = b"".join([*fields[:30], *(field for field in fields if field[0] >> 3 in (2, 3))])
+
+    def check(content: bytes) -> None:
+        write(tmp_path / "spiece.model", content)
+        with bounded(len(content) + NETWORK_NBYTES):
+            try:
+                tokenizer = Tokenizer.from_dir(tmp_path)
+            except ValueError as error:
+                assert str(tmp_path) in str(error)
+                assert str(error).isprintable()
+                return
+            tokenizer.encode("a red apple", 64)
+
+    check(whole)
+    fuzz_bytes([small, small, whole], WORDS, check, 0.03)
+
+
+def spans(message):
+    """The fields of a protocol buffer message that are all length-delimited, tag and length included."""
+    position = 0
+    while position < len(message):
+        begin, length, shift = position, 0, 0
+        position += 1
+        while True:
+            length |= (message[position] & 0x7F) << shift
+            position, shift = position + 1, shift + 7
+            if message[position - 1] < 0x80:
+                break
+        position += length
+        yield message[begin:position]

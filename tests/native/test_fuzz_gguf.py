@@ -86,7 +86,7 @@ def check(tmp_path):
 
 
 def test_spoilt_files(check):
-    fuzz_bytes(WHOLE, WORDS, check, 0.25)
+    fuzz_bytes(WHOLE, WORDS, check, 0.2)
 
 
 numbers = st.one_of(st.integers(0, 300), st.sampled_from(INTERESTING))
@@ -136,7 +136,7 @@ def files(draw, lies):
 
 def test_files_that_lie(check):
     lies = ["name", "size", "empty", "type", "dims", "offset", "count", "entries", "cut"]
-    fuzz(files(lies), check, 0.2)
+    fuzz(files(lies), check, 0.15)
 
 
 def test_whole_files_are_read_as_the_reference_reader_reads_them(tmp_path):
