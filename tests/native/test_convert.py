@@ -19,6 +19,7 @@ from tiny import write_flux_pipeline, write_flux_transformer, write_t5
 from tiny_sd3 import write_sd3_pipeline
 
 from edgedit import cli
+from edgedit.errors import CheckpointError
 from edgedit.models.autoencoder_kl import AutoencoderKL
 from edgedit.models.clip import CLIPTextModel
 from edgedit.models.flux import FluxTransformer
@@ -225,6 +226,20 @@ def test_lora_is_added_to_quantised_weights_and_rounded_back(tmp_path, capsys, f
     assert nbytes == FluxTransformer.from_pretrained(path, "auto").weights.nbytes
     apart = FluxTransformer.from_pretrained(path, "auto", deltas=deltas["transformer"], lora_mode="apart")
     assert 0 < np.abs(outputs(apart) - expected).max() <= 0.05 * np.abs(expected).max()
+
+
+def test_types_that_need_statistics_take_no_sums(tmp_path, capsys, flux, monkeypatch):
+    path = tmp_path / "a.gguf"
+    converted(capsys, flux, path, "--type", "q8_0")
+    shapes = {key: value.shape for key, value in load_file(flux / "diffusion_pytorch_model.safetensors").items()}
+    factors = random_factors(shapes, ["transformer_blocks.0.attn.to_k"])
+    lora = write_lora(tmp_path / "lora.safetensors", factors)
+    deltas = Loras.of([lora]).deltas("FluxPipeline", {"transformer": path}, {"transformer": FluxTransformer})
+    monkeypatch.setattr("edgedit.weights.deltas.needs_statistics", lambda dtype: dtype == "q8_0")
+    with pytest.raises(CheckpointError, match=r"attn.to_k.weight' is q8_0, .*keep the LoRA apart \(lora_mode\)"):
+        FluxTransformer.from_pretrained(path, "auto", deltas=deltas["transformer"])
+    for options in ({"compute_dtype": "f16"}, {"compute_dtype": "auto", "lora_mode": "apart"}):
+        FluxTransformer.from_pretrained(path, deltas=deltas["transformer"], **options).close()
 
 
 def test_no_more_than_a_piece_of_a_tensor_is_held(tmp_path, capsys, monkeypatch):

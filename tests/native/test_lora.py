@@ -2,12 +2,13 @@
 
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
 from lora_files import added, fused, random_factors, write_lora
 from safetensors.numpy import load_file, save_file
-from tiny import write_flux_pipeline
+from tiny import write_flux_pipeline, write_t5
 from tiny_sd3 import write_sd3_pipeline
 
 from edgedit import Pipeline, cli
@@ -15,9 +16,10 @@ from edgedit.errors import CheckpointError
 from edgedit.models.clip import CLIPTextModel
 from edgedit.models.flux import FluxTransformer
 from edgedit.models.sd3 import SD3Transformer
+from edgedit.models.t5 import T5EncoderModel
 from edgedit.parallel.context import ParallelContext
 from edgedit.pipelines.loras import Loras
-from edgedit.weights import Checkpoint, loader
+from edgedit.weights import Checkpoint, convert, loader
 
 FAMILIES = {
     "flux": (write_flux_pipeline, "FluxPipeline", FluxTransformer),
@@ -326,3 +328,23 @@ def test_a_clip_model_alone_takes_deltas(flux, tmp_path):
     results = [states(deltas=deltas["text_encoder"], lora_mode=mode) for mode in ("merge", "apart")]
     close(results[1], results[0])
     assert np.abs(results[0] - states()).max() > 0.01
+
+
+def test_no_more_than_a_piece_of_a_sum_is_held(tmp_path, monkeypatch):
+    write_t5(tmp_path / "t5", dtype="F16", d_model=512, d_ff=4096, num_layers=1, num_heads=4, d_kv=8, vocab_size=64)
+    module = "encoder.block.0.layer.1.DenseReluDense.wi_0"
+    factors = random_factors({f"{module}.weight": (4096, 512)}, [module])
+    path = write_lora(tmp_path / "lora.safetensors", factors, "text_encoder_2.")
+    where = {"text_encoder_2": tmp_path / "t5"}
+    monkeypatch.setattr(convert, "PIECE_ELEMENTS", 1 << 15)
+
+    def load():
+        deltas = Loras.of([path]).deltas("FluxPipeline", where, {"text_encoder_2": T5EncoderModel})
+        return T5EncoderModel.from_pretrained(tmp_path / "t5", "q8_0", deltas=deltas["text_encoder_2"])
+
+    load().close()
+    tracemalloc.start()
+    nbytes = load().weights.nbytes
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - nbytes < 4096 * 512 * 4 / 4
