@@ -33,8 +33,8 @@ def sharing(degrees, size):
 
 
 @strategies
-@pytest.mark.parametrize("size", [2, 4, 6])
-@pytest.mark.parametrize("length", [1, 2, 3, 17, 97])
+@pytest.mark.parametrize("size", [2, 6])
+@pytest.mark.parametrize("length", [1, 3, 7, 17, 105])
 def test_any_length_on_any_number_of_ranks(degrees, size, length):
     """One token on six ranks: five own nothing."""
     problem = Problem((length,), heads=6)
@@ -146,9 +146,9 @@ def test_joint_attention_sees_each_token_once(degrees, size):
     assert sum(ParallelContext.local(size, run, **degrees)) == 4 * 20 * 20 * problem.heads * 8
 
 
-def test_gathered_keys_give_the_bits_of_one_rank():
+@pytest.mark.parametrize("degrees", [{"kv_gather": 3}, {"kv_gather": 5}, {"kv_gather": 2, "ulysses": 3}])
+def test_gathered_keys_give_the_bits_of_one_rank(degrees):
     problem = Problem((5, 16), batch=2)
     alone = problem.run({"ulysses": 1}, kernels="portable")
-    for size in (2, 3, 5):
-        for mine, theirs in zip(problem.run({"kv_gather": size}, kernels="portable"), alone, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+    for mine, theirs in zip(problem.run(degrees, kernels="portable"), alone, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
