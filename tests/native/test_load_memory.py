@@ -60,7 +60,7 @@ def write_q8_0(path, tensors):
     writer = gguf.GGUFWriter(path, "flux")
     for key, values in tensors.items():
         widened = values.astype(np.float32)
-        if values.ndim == 2:
+        if values.ndim == 2 and values.shape[1] % 32 == 0:
             blocks = converted(widened, "F32", "q8_0", key)
             writer.add_tensor(key, blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
         else:
