@@ -12,7 +12,7 @@ from edgedit.weights.safetensors import ITEMSIZE
 
 AS_STORED = "stored"
 PLAIN = ("f32", "f16", "bf16")
-FALLBACK = "f16"
+SHORT_BLOCKS = "q8_0"
 SMALL = 1024  # elements up to which nothing is won
 
 
@@ -64,8 +64,8 @@ def choose_type(
     name: str, shape: Sequence[int], stored: set[str], dtype: str, rules: Sequence[Rule]
 ) -> str:
     """Type of a tensor: that of the first rule that matches its name, of those with a quantised type only if it is a
-    matrix; then f32 if it has one axis or is small; f16 in place of blocks for convolutions and rows that do not fill
-    them; `dtype` for all others.
+    matrix; then f32 if it has one axis or is small; `dtype` for all others, but for what does not fill its blocks: q8_0
+    for matrices that fill the shorter blocks of that, f16 for the rest and for convolutions.
 
     `stored` are the types of what it is made of. ValueError where a rule asks for blocks that rows do not fill.
     """
@@ -83,9 +83,8 @@ def choose_type(
         return _as_stored(stored)
     if len(shape) < 2 or math.prod(shape) <= SMALL:
         return "f32"
-    if dtype in PLAIN or (len(shape) == 2 and _fits(shape, dtype)):
-        return dtype
-    return FALLBACK
+    candidates = (dtype, SHORT_BLOCKS) if len(shape) == 2 or dtype in PLAIN else ()
+    return next((candidate for candidate in candidates if _fits(shape, candidate)), "f16")
 
 
 def _fits(shape: Sequence[int], dtype: str) -> bool:
