@@ -164,6 +164,8 @@ def _to_peers(collective: Collective) -> str:
     others = {nbytes for peer, nbytes in enumerate(collective.bytes_per_peer) if peer != collective.rank}
     if not others:
         return "no peers"
+    if collective.kind == "ring_shift":
+        return f"{binary(collective.bytes_sent)} to the next rank"
     low, high = min(others), max(others)
     span = binary(low) if low == high else f"{binary(low)} to {binary(high)}"
     return f"{span} to each of {collective.size - 1} peer{'s' if collective.size > 2 else ''}"

@@ -125,6 +125,23 @@ def test_shared_weights_draw_what_one_rank_draws(tmp_path, alone, assert_as_plan
     assert (drawing.report["backend"], drawing.report["comm"]) == (backend, "in-graph")
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "flags", "backend", "axes"),
+    [
+        (4, ["--ring", 2, "--ulysses", 2], "mpi", {"ring": 2, "ulysses": 2}),
+        (2, ["--sp", 2], "shm", {"kv_gather": 2}),
+    ],
+)
+def test_rings_and_gathers_draw_what_one_rank_draws(
+    tmp_path, alone, assert_as_planned, num_ranks, flags, backend, axes
+):
+    drawing = on_ranks(tmp_path, num_ranks, *EMBEDDED, *flags, "--backend", backend)
+    assert_same_picture(drawing, alone(*EMBEDDED))
+    assert_as_planned(drawing, "--steps", "3", *flags)
+    assert {axis: n for axis, n in drawing.report["axes"].items() if n > 1} == axes
+    assert (drawing.report["backend"], drawing.report["comm"]) == (backend, "in-graph")
+
+
 @pytest.mark.parametrize("ulysses", [1, 2, 3])
 def test_guidance_over_ranks_draws_what_one_rank_draws(tmp_path, alone, assert_as_planned, ulysses):
     drawing = on_ranks(tmp_path, 2 * ulysses, *GUIDED, "--cfg", "2", "--ulysses", ulysses)
