@@ -29,6 +29,8 @@ def read(source: str | Path | Image) -> Image:
 
     if isinstance(source, images.Image):
         return source.convert("RGB")
+    if not isinstance(source, (str, Path)):
+        raise ValueError(f"a picture is given as {type(source).__name__}; legal: a file or a PIL picture")
     path = Path(source)
     if not path.is_file():
         raise ValueError(f"picture {str(path)!r}: there is no such file")

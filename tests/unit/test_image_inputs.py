@@ -171,6 +171,8 @@ def test_pictures_are_read_upright_and_in_colour(tmp_path):
 
 
 def test_files_that_are_no_picture_are_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match="a picture is given as ndarray"):
+        read(np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(ValueError, match="absent.png'.*: there is no such file"):
         read(tmp_path / "absent.png")
     picture(64, 64).save(tmp_path / "torn.png")
