@@ -17,6 +17,7 @@ COMMS = ("auto", "graph-cut", "in-graph")
 OPS = ("auto", "fused", "generic")
 WIRE_DTYPES = ("auto", "f32", "f16", "bf16")
 TEXT_ENCODERS = ("replicated", "first")
+WEIGHT_RESIDENCIES = ("whole", "sharded")
 # The words of the design that this version cannot do yet, and what it can.
 _BUILT = {"backend": ("none", "local", "mpi", "shm"), "comm": ("graph-cut", "in-graph")}
 
@@ -47,6 +48,7 @@ class ParallelConfig:
     tp_degree: int = 1
     vae_degree: int = 1  # overlay group: part of the same world, no factor of it
     text_encoder_degree: int = 1  # overlay group
+    weight_residency: str = "whole"  # sharded: the ranks of a replica keep shares, and gather each block ahead of use
     text_encoders: str = "replicated"  # first: only the first ranks encode, and send what they made
     wire_dtype: str = "auto"  # auto never rounds more than one rank alone would: see wire_dtype_for
     comm: str = "auto"
@@ -68,6 +70,7 @@ class ParallelConfig:
             ("kernels", kernels.CHOICES),
             ("wire_dtype", WIRE_DTYPES),
             ("text_encoders", TEXT_ENCODERS),
+            ("weight_residency", WEIGHT_RESIDENCIES),
         ):
             _check_word(field, getattr(self, field), legal)
         if not (isinstance(self.timeout_s, (int, float)) and 0 < self.timeout_s < math.inf):
@@ -132,6 +135,16 @@ class ParallelConfig:
     def step_degree(self) -> int:
         """Ranks that share the work of one forward pass."""
         return self.tp_degree * self.ulysses_degree * self.ring_degree * self.kv_gather_degree
+
+    @property
+    def graph_degree(self) -> int:
+        """Ranks whose graphs exchange with each other: in a pass, and for the weights of the next block."""
+        return math.lcm(self.step_degree, self.tp_degree * self.weight_degree)
+
+    @property
+    def weight_degree(self) -> int:
+        """Ranks that keep the weights of one share of the transformer between them."""
+        return self.world_size // (self.tp_degree * self.dp_degree) if self.weight_residency == "sharded" else 1
 
     @property
     def sends_text(self) -> bool:

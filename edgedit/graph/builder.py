@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from edgedit.graph.ops.exchange import ExchangeOps
+from edgedit.graph.ops.gathered import GatheredOps
 
 
-class GraphBuilder(ExchangeOps):
+class GraphBuilder(ExchangeOps, GatheredOps):
     """One graph: leaves, nodes and collectives, in program order.
 
     Shapes are in numpy order and are checked here, before ggml can abort the process. The operations stand in

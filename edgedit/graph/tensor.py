@@ -18,7 +18,8 @@ class Tensor:
     """One tensor of a graph: the result of a node, or a leaf (input, constant, weight) when `node` is None.
 
     `shape` is in numpy order; ggml's `ne` is its reverse padded with ones, so at most four dimensions.
-    A weight that is `packed` for a kernel family is plain bytes to ggml: only `linear` can use it.
+    A weight that is `packed` for a kernel family is plain bytes to ggml: only `linear` can use it; one that
+    `is_gathered` has bytes that a collective of the graph brings.
     """
 
     pointer: Any  # ctypes pointer to ggml_tensor
@@ -27,6 +28,7 @@ class Tensor:
     name: str
     node: int | None = None
     packed: str | None = None
+    is_gathered: bool = False
 
     @property
     def ndim(self) -> int:

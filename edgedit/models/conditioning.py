@@ -15,6 +15,7 @@ from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
 from edgedit.models.layers import Linear
 from edgedit.models.module import Module
+from edgedit.models.weight_residency import WeightsAhead
 
 TIMESTEP_CHANNELS = 256
 
@@ -105,6 +106,7 @@ def conditioning_graph(
     embedding: TimeTextEmbedding,
     modulations: Iterable[tuple[str, Modulation]],
     rows: int,
+    weights: WeightsAhead,
 ) -> None:
     """Build the graph from timesteps (and guidance) as sinusoidal channels and pooled text to the vectors.
 
@@ -114,6 +116,8 @@ def conditioning_graph(
     guidance = b.input("guidance", (rows, TIMESTEP_CHANNELS)) if embedding.guidance_embedder else None
     pooled = b.input("pooled", (rows, embedding.pooled_channels))
     vec = b.silu(embedding(b, timestep, guidance, pooled))
+    before = vec
     for name, modulation in modulations:
+        weights.ready(modulation, before)
         with b.scope(name):
-            b.output(name, modulation.forward(b, vec))
+            before = b.output(name, modulation.forward(b, vec))

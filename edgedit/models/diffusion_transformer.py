@@ -23,7 +23,9 @@ from edgedit.models.conditioning import (
 )
 from edgedit.models.model import Model
 from edgedit.models.module import Module
-from edgedit.models.tensor_parallel import sharing_notes
+from edgedit.models.tensor_parallel import TensorGroup, sharing_notes
+from edgedit.models.weight_residency import WeightsAhead, keep_shares
+from edgedit.parallel.mesh import WEIGHTS
 from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import AttentionStrategy
 from edgedit.weights.outline import outline
@@ -58,12 +60,18 @@ class DiffusionNetwork(Module):
         """Every modulation with its checkpoint key, in the order in which their vectors stand side by side."""
 
     @abstractmethod
+    def blocks(self) -> Iterator[tuple[str, Module]]:
+        """Every block with its checkpoint key, in the order in which they run."""
+
+    @abstractmethod
     def step(self, b: GraphBuilder, strategy: AttentionStrategy, shape: StepShape) -> None:
         """Build the graph of one step, from inputs to the output "velocity"."""
 
     def condition(self, b: GraphBuilder, rows: int) -> None:
         """Build the graph of all modulations, see `conditioning_graph`."""
-        conditioning_graph(b, self.time_text_embed, self.modulations(), rows)
+        modulations = list(self.modulations())
+        weights = WeightsAhead(b, self, [modulation for _, modulation in modulations])
+        conditioning_graph(b, self.time_text_embed, modulations, rows, weights)
 
     def step_modulations(self, b: GraphBuilder, batch: int) -> StepModulations:
         """The input with the modulations of a step."""
@@ -87,6 +95,14 @@ class DiffusionTransformer(Model):
     def check_parallel(cls, config: Any, parallel: ParallelConfig) -> None:
         check_supported(parallel, SUPPORTED_AXES, cls.__name__)
         check_heads(config.num_attention_heads, parallel, cls.__name__)
+
+    @classmethod
+    def network_on(cls, config: Any, parallel: ParallelConfig, compute_dtype: str) -> Module:
+        network = super().network_on(config, parallel, compute_dtype)
+        assert isinstance(network, DiffusionNetwork), f"{cls.__name__} builds {type(network).__name__}"
+        readers = [*network.modulations(), *network.blocks()]
+        keep_shares(network, readers, TensorGroup.of(parallel, WEIGHTS))
+        return network
 
     def modulations(
         self, timesteps: np.ndarray, pooled_projections: np.ndarray, guidance: np.ndarray | None = None
@@ -150,14 +166,15 @@ class DiffusionTransformer(Model):
         def build(b: GraphBuilder) -> None:
             self.network.step(b, strategy_for(parallel, b.compute_dtype), shape)
 
-        return self.executor(("step", shape, wire_dtype), build, degree=parallel.step_degree)
+        return self.executor(("step", shape, wire_dtype), build, degree=parallel.graph_degree)
 
     def prepare_modulations(self, rows: int) -> Schedule:
         """As `prepare`, of the graph behind `modulations` for steps x batch rows."""
         return self._condition(rows).schedule
 
     def _condition(self, rows: int) -> Executor:
-        degree = self.context.config.tp_degree
+        parallel = self.context.config
+        degree = parallel.tp_degree * parallel.weight_degree
         return self.executor(("modulations", rows), lambda b: self.network.condition(b, rows), degree)
 
     @classmethod

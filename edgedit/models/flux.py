@@ -21,6 +21,8 @@ from edgedit.models.flux_blocks import DoubleBlock, SingleBlock
 from edgedit.models.flux_inputs import positions, rope_periods
 from edgedit.models.joint_blocks import JointSequence, modulate
 from edgedit.models.layers import Linear
+from edgedit.models.module import Module
+from edgedit.models.weight_residency import WeightsAhead
 from edgedit.sequence.strategy import AttentionStrategy, Rope
 
 
@@ -90,6 +92,11 @@ class FluxNetwork(DiffusionNetwork):
             yield f"single_transformer_blocks.{index}.norm", single.norm
         yield "norm_out", self.norm_out
 
+    def blocks(self) -> Iterator[tuple[str, Module]]:
+        for name in ("transformer_blocks", "single_transformer_blocks"):
+            for index, block in enumerate(getattr(self, name)):
+                yield f"{name}.{index}", block
+
     def step(self, b: GraphBuilder, strategy: AttentionStrategy, shape: StepShape) -> None:
         assert not shape.skip_layers, "FLUX has no guidance that leaves blocks out"
         config = self.config
@@ -117,11 +124,14 @@ class FluxNetwork(DiffusionNetwork):
     ) -> Tensor:
         img = self.x_embedder(b, joint.strategy.split(b, img, 1))
         txt = self.context_embedder(b, joint.strategy.split(b, txt, 1))
+        weights = WeightsAhead(b, self, [block for _, block in self.blocks()])
         for index, double in enumerate(self.transformer_blocks):
+            weights.ready(double, txt, img)
             txt, img = double(b, joint, txt, img, modulations)
             joint.watch(b, f"transformer_blocks.{index}", txt, img)
         x, local_txt = b.concat([txt, img], 1), txt.shape[1]
         for index, single in enumerate(self.single_transformer_blocks):
+            weights.ready(single, x)
             x = single(b, joint, x, local_txt, modulations)
             txt, img = b.slice(x, 1, 0, local_txt), b.slice(x, 1, local_txt, x.shape[1])
             joint.watch(b, f"single_transformer_blocks.{index}", txt, img)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor, WeightTensor
 from edgedit.weights.sharding import Part
+
+if TYPE_CHECKING:
+    from edgedit.weights.blocks import WeightBlock
 
 ROLES = ("linear", "conv", "embedding", "norm", "bias", "adapter")
 
@@ -41,6 +45,8 @@ class Module:
     """
 
     scope_name = ""
+    # of a network: by the module that reads them, weights of which this process keeps a share
+    weight_blocks: Mapping[Module, WeightBlock] = MappingProxyType({})
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """All parameters below, with their checkpoint keys."""

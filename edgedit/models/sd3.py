@@ -18,8 +18,10 @@ from edgedit.models.config import known_fields
 from edgedit.models.diffusion_transformer import DiffusionNetwork, DiffusionTransformer, StepShape
 from edgedit.models.joint_blocks import JointSequence, modulate
 from edgedit.models.layers import Linear
+from edgedit.models.module import Module
 from edgedit.models.patches import patchify, unpatchify_channels_last
 from edgedit.models.sd3_blocks import MMDiTBlock, PatchEmbedding
+from edgedit.models.weight_residency import WeightsAhead
 from edgedit.sequence.strategy import AttentionStrategy
 
 PATCH = 2
@@ -99,6 +101,10 @@ class SD3Network(DiffusionNetwork):
             yield f"transformer_blocks.{index}.norm1_context", block.norm1_context
         yield "norm_out", self.norm_out
 
+    def blocks(self) -> Iterator[tuple[str, Module]]:
+        for index, block in enumerate(self.transformer_blocks):
+            yield f"transformer_blocks.{index}", block
+
     def step(self, b: GraphBuilder, strategy: AttentionStrategy, shape: StepShape) -> None:
         config = self.config
         patches = b.input("patches", (shape.batch, shape.image_tokens, PATCH**2 * config.in_channels))
@@ -120,8 +126,11 @@ class SD3Network(DiffusionNetwork):
     ) -> Tensor:
         img = self.pos_embed(b, joint.strategy.split(b, patches, 1), joint.strategy.split(b, places, 0))
         txt = self.context_embedder(b, joint.strategy.split(b, txt, 1))
+        run = [block for index, block in enumerate(self.transformer_blocks) if index not in skip_layers]
+        weights = WeightsAhead(b, self, run)
         for index, block in enumerate(self.transformer_blocks):
             if index not in skip_layers:
+                weights.ready(block, txt, img)
                 txt, img = block(b, joint, txt, img, modulations)
                 joint.watch(b, f"transformer_blocks.{index}", txt, img)
         scale, shift = modulations.of(b, self.norm_out)

@@ -19,7 +19,7 @@ from edgedit.parallel import cuda
 from edgedit.parallel.backends.local import Hub, LocalGroup, LocalMonitor
 from edgedit.parallel.backends.none import NoneGroup
 from edgedit.parallel.call import Call
-from edgedit.parallel.mesh import WORLD, Mesh
+from edgedit.parallel.mesh import WEIGHTS, WORLD, Mesh
 from edgedit.parallel.monitor import Monitor, Trouble
 from edgedit.parallel.process_group import ProcessGroup
 from edgedit.parallel.timeline import Timeline, clock
@@ -69,7 +69,7 @@ class ParallelContext:
             self._monitor = Monitor(self.rank, self.world_size)
         if self._joined is None:
             self.config = replace(self.config, kernels=kernels.chosen(self.config.kernels))
-        for axis in (WORLD, *AXES, *self.mesh.overlays):
+        for axis in (WORLD, *AXES, *self.mesh.overlays, WEIGHTS):
             self._groups[axis] = self._make_group(axis)
 
     @classmethod
@@ -111,7 +111,8 @@ class ParallelContext:
     def group(self, axis: str) -> ProcessGroup:
         """This rank's group on `axis` (tp, ulysses, ring, kv_gather, cfg, dp or world); of size 1 on an unused axis.
 
-        The overlays vae and text_encoder are groups too: the first ranks together, and each of the others alone.
+        The overlays vae and text_encoder are groups too: the first ranks together, and each of the others alone; so are
+        weights: ranks that keep shares of the same ones.
         """
         if axis not in self._groups:
             raise ValueError(f"unknown axis {axis!r}; legal: {', '.join(self._groups)}")

@@ -12,6 +12,7 @@ from typing import Any
 from edgedit.config import AXES
 
 WORLD = "world"
+WEIGHTS = "weights"  # ranks that keep shares of the same weights: those of a replica with the same place on tp
 
 
 class Mesh:
@@ -33,6 +34,7 @@ class Mesh:
         self.world_size = math.prod(self.degrees.values())
         # ranks of each: the first ones of the world are a group, each of the others is alone
         self.overlays: dict[str, int] = {} if isinstance(degrees, Mapping) else degrees.overlays
+        self.shards_weights = not isinstance(degrees, Mapping) and degrees.weight_degree > 1
 
     def coords(self, rank: int) -> dict[str, int]:
         """The place of `rank` on every axis. Raises `ValueError` for a rank outside the world."""
@@ -53,14 +55,24 @@ class Mesh:
     def group_of(self, axis: str, rank: int) -> list[int]:
         """The ranks that differ from `rank` on `axis` only, in the order of that axis; `world` is all of them.
 
-        For an overlay, the first ranks of the world, or `rank` alone.
+        For an overlay, the first ranks of the world, or `rank` alone; for `weights`, those that keep shares of the weights
+        that `rank` has, if they do.
         """
         if axis == WORLD:
             return list(range(self.world_size))
         if axis in self.overlays:
             return list(range(self.overlays[axis])) if rank < self.overlays[axis] else [rank]
+        if axis == WEIGHTS:
+            return self._sharing_weights(rank)
         place = self.coords(rank)
         return [self.rank_at({**place, axis: position}) for position in range(self._degree(axis))]
+
+    def _sharing_weights(self, rank: int) -> list[int]:
+        if not self.shards_weights:
+            return [rank]
+        place = self.coords(rank)
+        others = ((other, self.coords(other)) for other in range(self.world_size))
+        return [other for other, theirs in others if all(theirs[axis] == place[axis] for axis in ("tp", "dp"))]
 
     def groups(self, axis: str) -> list[list[int]]:
         """All groups of `axis`, each in the order of the axis, by their first rank."""

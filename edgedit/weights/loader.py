@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from edgedit.errors import CheckpointError, GgmlError
 from edgedit.graph._ggml import lib
 from edgedit.host import usable_cores
+from edgedit.weights.blocks import WeightBlock, bind_shards, shard_forms
 from edgedit.weights.convert import (
     AUTO,
     check_compute_dtype,
@@ -53,8 +56,10 @@ def load(
     progress: Progress | None = None,
     kernels: str = "ggml",
 ) -> WeightStore:
-    """Compare names and shapes, then read every weight once into one buffer, in the form that `Form.of` states. Of
-    parameters that ranks share only this rank's part is read.
+    """Compare names and shapes, then read every weight once into one buffer, in the form that `Form.of` states.
+
+    Of parameters that ranks share only this rank's part is read; of blocks that ranks gather, only weights of which
+    this rank keeps something.
 
     Nothing is allocated before all names, shapes and types were found right, and no more than a piece of a tensor is
     held besides the checkpoint's mapping and the result.
@@ -82,9 +87,10 @@ def load(
         for name, parameter in parameters.items()
     }
 
-    context, pointers = declare(forms)
+    blocks = {name: block for block in module.weight_blocks.values() for name in block.parameters}
+    context, pointers = declare(forms | shard_forms(module, forms))
     try:
-        store = WeightStore(context, Memory(pointers.values()))
+        store = WeightStore(context, Memory(p for name, p in pointers.items() if name not in blocks))
     except GgmlError as error:
         lib.ggml_free(context)
         raise GgmlError(f"{checkpoint.path}: {error}, as {compute_dtype}") from None
@@ -94,7 +100,9 @@ def load(
     try:
         with ThreadPoolExecutor(cores) as workers:
             for name, form in forms.items():
-                _fill(pointers[name], form, parameters[name], checkpoint, keys[name], workers, cores)
+                with _place(name, form, pointers, blocks.get(name)) as place:
+                    if place is not None:
+                        _fill(place, form, parameters[name], checkpoint, keys[name], workers, cores)
                 done += form.nbytes
                 if progress:
                     progress(done, total)
@@ -103,7 +111,35 @@ def load(
         raise
     for name, parameter in parameters.items():
         parameter.tensor = forms[name].bound(pointers[name], name)
+    bind_shards(module, pointers)
     return store
+
+
+@contextmanager
+def _place(
+    name: str, form: Form, pointers: Mapping[str, Any], block: WeightBlock | None
+) -> Iterator[Any | None]:
+    """The ggml tensor to fill with a weight, None where this rank keeps nothing of it.
+
+    Of a block that is gathered it is a temporary one, from which this rank's share is taken.
+    """
+    if block is None:
+        yield pointers[name]
+        return
+    assert block.layout is not None, f"block {block.name} has no layout"
+    kept = block.layout.kept(name, form.nbytes)
+    if not kept:
+        yield None
+        return
+    context, temporary = declare({name: form})
+    memory = Memory(temporary.values())
+    try:
+        yield temporary[name]
+        share = pointers[block.shard_name].contents.data + block.layout.offsets[name] - block.layout.begin
+        whole = temporary[name].contents.data
+        ctypes.memmove(share + kept.start, whole + kept.start, len(kept))
+    finally:
+        _free(context, memory)
 
 
 def _match(

@@ -89,7 +89,7 @@ class LinearOps(NormOps):
         """
         parts = [x] if isinstance(x, Tensor) else list(x)
         product = _Product(parts, weight, bias, activation, gate, residual)
-        are_leaves = weight.node is None and (bias is None or bias.node is None)
+        are_leaves = (weight.node is None or weight.is_gathered) and (bias is None or bias.node is None)
         if self.fuses("linear", self.kernels, weight.dtype, weight.packed, are_leaves):
             return self._linear_node(product, dtype)
         return self.cast(self._stock_linear(product), dtype)
@@ -129,6 +129,8 @@ class LinearOps(NormOps):
             parts = [self.concat(parts, -1)]
         follow = [x for x in (product.gate, product.residual) if x is not None]
         sources = [self._walkable(x, product.shape[:-1]) for x in (*parts, *follow)]
+        if weight.is_gathered:  # the kernel has its address, but what brings it must come first and its memory last
+            sources.append(weight)
         type_id = _ggml.TYPE_IDS[weight.dtype]
         spec = _native.ops.LinearSpec(
             family=self.kernels,
