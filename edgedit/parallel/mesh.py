@@ -55,8 +55,8 @@ class Mesh:
     def group_of(self, axis: str, rank: int) -> list[int]:
         """The ranks that differ from `rank` on `axis` only, in the order of that axis; `world` is all of them.
 
-        For an overlay, the first ranks of the world, or `rank` alone; for `weights`, those that keep shares of the weights
-        that `rank` has, if they do.
+        For an overlay, the first ranks of the world, or `rank` alone; for `weights`, those that keep shares of the
+        weights that `rank` uses, or `rank` alone.
         """
         if axis == WORLD:
             return list(range(self.world_size))
