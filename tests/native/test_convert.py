@@ -15,6 +15,7 @@ import pytest
 from gguf.quants import dequantize, quantize
 from lora_files import added, random_factors, write_lora
 from safetensors.numpy import load_file, save_file
+from single_files import TOLD_FLUX
 from tiny import write_flux_pipeline, write_flux_transformer, write_t5
 from tiny_sd3 import write_sd3_pipeline
 
@@ -112,6 +113,22 @@ def test_what_is_stored_comes_back_bit_by_bit(tmp_path, capsys, family):
         np.testing.assert_array_equal(
             outputs(model.from_pretrained(path)), outputs(model.from_pretrained(directory / part)), part
         )
+
+
+def test_a_pipeline_of_converted_parts_draws_the_same(tmp_path, capsys):
+    directory = write_flux_pipeline(tmp_path / "model", **TOLD_FLUX)
+    parts = {"transformer": "transformer", "vae": "vae", "clip_l": "text_encoder", "t5": "text_encoder_2"}
+    words = ["--tokenizer-dir", directory]
+    for part, component in parts.items():
+        path = tmp_path / f"{part}.gguf"
+        converted(capsys, directory, path, "--part", component, "--type", "stored")
+        words += [f"--{part.replace('_', '-')}", path]
+    latents = []
+    for source in (words, ["--model", directory]):
+        out = ["-o", tmp_path / "a.png", "--latents-out", tmp_path / "a.npy", "--quiet"]
+        assert cli.main(["generate", "-p", "a cat", "-s", "1", "--steps", "2", *map(str, [*source, *out])]) == 0
+        latents.append(np.load(tmp_path / "a.npy"))
+    np.testing.assert_array_equal(*latents)
 
 
 def test_half_precision_comes_back_from_f16(tmp_path, capsys):
