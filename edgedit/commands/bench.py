@@ -31,7 +31,8 @@ _STEPS, _WARMUP, _PROFILED_STEPS = 5, 1, 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", default=EMBEDDED, help="a directory in diffusers layout (default: the embedded model)")
+    add("--model", default=EMBEDDED,
+        help="a directory in diffusers layout, or a file with a transformer (default: the embedded model)")  # fmt: skip
     add("--random", choices=RANDOM_SIZES, help="a transformer of that size with random weights instead")
     add(
         "--warmup",

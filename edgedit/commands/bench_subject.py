@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgedit.commands import plan_subject
 from edgedit.config import ParallelConfig
 from edgedit.pipelines.parts import EMBEDDED
+from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import read_settings
 
 if TYPE_CHECKING:
@@ -65,29 +68,39 @@ def find_subject(args: argparse.Namespace) -> Subject:
 
 
 def _of_model(args: argparse.Namespace) -> Subject:
-    from edgedit.models.architectures import transformer_class
-
-    settings = read_settings(args.model)
-    request = settings.request(
+    where, found = _found(args.model)
+    request = Request.create(
+        found.limits,
         "benchmark",
         height=args.height,
         width=args.width,
         num_images_per_prompt=args.num_images,
         max_sequence_length=args.max_sequence_length,
     )
-    where = settings.parts.networks["transformer"]
-    network = transformer_class(settings.parts.config("transformer"))
-    batch, _, height, width = settings.limits.latent_shape(request.batch, request.height, request.width)
+    batch, _, height, width = found.limits.latent_shape(request.batch, request.height, request.width)
 
     def load(context: ParallelContext) -> DiffusionTransformer:
-        model: DiffusionTransformer = network.from_pretrained(
+        model: DiffusionTransformer = found.network.from_pretrained(
             where, args.dtype, args.threads, context, quantised_compute=args.quantised_compute
         )
         return model
 
-    config = network.config_class.from_dict(settings.parts.config("transformer"))
-    text_tokens = settings.fixed_text_tokens + request.max_sequence_length
-    return Subject(args.model, network, config, height // 2, width // 2, text_tokens, batch, load)
+    text_tokens = found.fixed_text_tokens + request.max_sequence_length
+    return Subject(args.model, found.network, found.config, height // 2, width // 2, text_tokens, batch, load)
+
+
+def _found(model: str) -> tuple[Any, plan_subject.Subject]:
+    """Where the transformer of a model is, and what its pipeline allows."""
+    from edgedit.models.architectures import transformer_class
+
+    if model != EMBEDDED and Path(model).is_file():
+        return Path(model), plan_subject.find_subject(model)
+    settings = read_settings(model)
+    content = settings.parts.config("transformer")
+    network = transformer_class(content)
+    config = network.config_class.from_dict(content)
+    of_pipeline = plan_subject.Subject(model, network, config, settings.limits, settings.fixed_text_tokens)
+    return settings.parts.networks["transformer"], of_pipeline
 
 
 def _of_random(args: argparse.Namespace) -> Subject:

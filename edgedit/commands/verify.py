@@ -15,9 +15,9 @@ from edgedit.commands.options import (
     bind_rank,
     parallel_options,
 )
+from edgedit.commands.part_arguments import add_part_arguments, model_of, part_files
 from edgedit.commands.skip_layer_arguments import add_skip_layer_arguments, skip_layer_options
 from edgedit.config import ParallelConfig
-from edgedit.pipelines.parts import EMBEDDED
 from edgedit.pipelines.settings import read_settings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _PASSED, _FAILED = 0, 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", default=EMBEDDED, help="a directory in diffusers layout (default: the embedded model)")
+    add_part_arguments(parser)
     add(
         "-p",
         "--prompt",
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tolerance", type=float, metavar="X",
         help="largest relative difference of latents and blocks (default: 1e-4, more where types round)")  # fmt: skip
     add("--json", action="store_true", help="print one JSON object instead of text")
-    add_request_arguments(parser)
+    add_request_arguments(parser, as_stored=True)
     add_skip_layer_arguments(parser)
     add_host_arguments(parser)
     add_parallel_arguments(parser)
@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = read_settings(args.model)
+    args.model = model_of(args)
+    settings = read_settings(args.model, part_files(args))
+    args.weights_as, args.dtype = args.dtype, settings.main_dtype(args.dtype)
     options, chosen = parallel_options(args, settings.num_heads)
     config = ParallelConfig.from_env(**options)
     settings.check_parallel(config)
@@ -92,7 +94,12 @@ def _verify(args: argparse.Namespace, context: ParallelContext, request: Request
 
     def open_pipeline(of: ParallelContext) -> Any:
         return Pipeline.from_pretrained(
-            args.model, args.dtype, args.threads, of, quantised_compute=args.quantised_compute
+            args.model,
+            args.weights_as,
+            args.threads,
+            of,
+            quantised_compute=args.quantised_compute,
+            parts=part_files(args),
         )
 
     with warnings.catch_warnings():
