@@ -25,6 +25,7 @@ F16_MAX = 65504
 AUTO = "auto"  # each weight as its source has it naturally
 QUANTISED = ("q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 COMPUTE_TYPES = ("f32", "f16", "bf16", *QUANTISED)
+SHORT_BLOCKS = "q8_0"
 _DEQUANTISE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -48,12 +49,19 @@ def main_dtype(source: TensorSource, dtype: str) -> str:
 
 
 def fitting_type(shape: tuple[int, ...], dtype: str, cuts: tuple[int, ...] = ()) -> str:
-    """`dtype`, or f16 where the rows of a weight do not fill the blocks of a quantised type.
+    """`dtype`, or where the rows of a weight do not fill the blocks of a quantised type, q8_0 if they fill the shorter
+    ones of that; f16 otherwise.
 
-    `cuts` are places along a row at which it is taken apart; these too must be at the border of a block.
+    `cuts` are places along a row at which it is taken apart; these too must be at the border of a block, and where
+    they alone are not, it is f16.
     """
-    block = _ggml.block_size(dtype)
-    return dtype if all(length % block == 0 for length in (shape[-1], *cuts)) else "f16"
+
+    def fills(quantised: str, *lengths: int) -> bool:
+        return all(length % _ggml.block_size(quantised) == 0 for length in lengths)
+
+    if fills(dtype, shape[-1], *cuts):
+        return dtype
+    return SHORT_BLOCKS if fills(SHORT_BLOCKS, shape[-1], *cuts) and not fills(dtype, shape[-1]) else "f16"
 
 
 def is_quantised(stored: str) -> bool:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedit.graph import _ggml
+from edgedit.weights.convert import SHORT_BLOCKS
 from edgedit.weights.safetensors import ITEMSIZE
 
 AS_STORED = "stored"
 PLAIN = ("f32", "f16", "bf16")
-SHORT_BLOCKS = "q8_0"
 SMALL = 1024  # elements up to which nothing is won
 
 
