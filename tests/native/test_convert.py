@@ -22,7 +22,7 @@ from tiny_sd3 import write_sd3_pipeline
 from edgedit import cli
 from edgedit.errors import CheckpointError
 from edgedit.models.autoencoder_kl import AutoencoderKL
-from edgedit.models.clip import CLIPTextModel
+from edgedit.models.clip import CLIPTextModel, CLIPTextModelWithProjection
 from edgedit.models.flux import FluxTransformer
 from edgedit.models.sd3 import SD3Transformer
 from edgedit.models.t5 import T5EncoderModel
@@ -95,7 +95,9 @@ MODELS = {
         "transformer": FluxTransformer, "text_encoder": CLIPTextModel, "text_encoder_2": T5EncoderModel,
         "vae": AutoencoderKL,
     },
-    "sd3": {"transformer": SD3Transformer, "vae": AutoencoderKL},
+    "sd3": {
+        "transformer": SD3Transformer, "text_encoder_2": CLIPTextModelWithProjection, "vae": AutoencoderKL,
+    },
 }  # fmt: skip
 
 
