@@ -85,6 +85,10 @@ class ParallelConfig:
             raise ValueError(
                 "comm in-graph runs one rank a process, but backend local runs threads; legal: graph-cut"
             )
+        if self.weight_residency == "sharded" and self.backend in DEVICE_BACKENDS:
+            raise ValueError(
+                f"weight_residency is 'sharded', but backend {self.backend} computes on a device; legal with it: whole"
+            )
         if self.backend == "none" and self.world_size > 1:
             raise ValueError(
                 f"backend none serves one rank, but the launch has {self.world_size}; legal: auto, mpi, shm"

@@ -80,6 +80,11 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"type of activations on the wire: {', '.join(config.WIRE_DTYPES)}",
     )
     group.add_argument(
+        "--shard-weights",
+        action="store_true",
+        help="keep 1/N of the transformer on each rank of a replica, and gather each block ahead of use",
+    )
+    group.add_argument(
         "--text-encoder-ranks",
         dest="text_encoder",
         type=int,
@@ -130,7 +135,8 @@ def parallel_options(args: argparse.Namespace, num_heads: int) -> tuple[dict[str
         chosen = f"--sp {args.sp}: {', '.join(used) or 'one rank holds all tokens'}"
     choices = ("backend", "comm", "ops", "kernels", "wire_dtype", "text_encoders")
     words = {name: getattr(args, name) for name in choices}
-    return {**degrees, **words, "timeout_s": args.timeout}, chosen
+    residency = "sharded" if args.shard_weights else "whole"
+    return {**degrees, **words, "weight_residency": residency, "timeout_s": args.timeout}, chosen
 
 
 def _sequence_parallel(args: argparse.Namespace, num_heads: int) -> dict[str, int]:

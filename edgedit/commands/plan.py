@@ -19,8 +19,9 @@ from edgedit.commands.skip_layer_arguments import add_skip_layer_arguments
 from edgedit.config import ParallelConfig
 from edgedit.graph.forecast import SKIPPING, Forecast, RankForecast, Skipping, as_json
 from edgedit.graph.page import as_text
-from edgedit.parallel.mesh import Mesh
+from edgedit.parallel.mesh import WEIGHTS, Mesh
 from edgedit.parallel.split import array_split, branches_of
+from edgedit.pipelines.branches import check_lockstep
 from edgedit.pipelines.parts import EMBEDDED
 
 
@@ -78,6 +79,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
     options, chosen = parallel_options(args, subject.config.num_attention_heads)
     parallel = ParallelConfig.for_plan(**options)
     request = request_of(args, subject)
+    check_lockstep(parallel, request)
     mesh = Mesh(parallel)
     if not 0 <= args.rank < mesh.world_size:
         raise ValueError(
@@ -174,11 +176,12 @@ class _Graphs:
         self.steps_at_once = steps_at_once
         self.known: dict[Hashable, RankForecast] = {}
         self.ahead: dict[tuple[int, ...], RankForecast] = {}  # by the shares of weights, which alone decide it
-        self.shares: dict[int, tuple[int, ...]] = {}  # of weights, by place on the tp axis
+        # of weights, by place on the tp axis and among the ranks that keep shares
+        self.shares: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def rank(self, rank: int, skip_layers: tuple[int, ...] = ()) -> RankForecast:
         degrees, place = self.mesh.degrees, self.mesh.coords(rank)
-        weights = self._shares_of_weights(rank, place["tp"])
+        weights = self._shares_of_weights(rank, (place["tp"], self.mesh.group_of(WEIGHTS, rank).index(rank)))
         heads = array_split(self.config.num_attention_heads, degrees["tp"])[place["tp"]]
         chunks = self._chunks()
         shared = (*chunks[place["ring"] + place["kv_gather"]], heads)
@@ -197,7 +200,7 @@ class _Graphs:
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
                 skip_layers=skip_layers,
             )
-            degree = self.parallel.step_degree
+            degree = self.parallel.graph_degree
             self.known[shard] = RankForecast.of(graph, degree, self._modulations(rank, weights))
         return self.known[shard]
 
@@ -208,12 +211,17 @@ class _Graphs:
         images, texts = (array_split(whole, degree) for whole in streams)
         return list(zip(images, texts, strict=True))
 
-    def _shares_of_weights(self, rank: int, place: int) -> tuple[int, ...]:
-        """Channels that a rank has of each weight that is shared."""
+    def _shares_of_weights(self, rank: int, place: tuple[int, int]) -> tuple[int, ...]:
+        """Channels that a rank has of each weight that is shared, and bytes that it keeps of each block."""
+        from edgedit.weights.outline import outline
+
         if place not in self.shares:
             parallel = ParallelConfig.for_plan(**self.options, rank=rank)
-            parameters = self.network.network_on(self.config, parallel, self.dtype).named_parameters()
-            self.shares[place] = tuple(p.part.length for _, p in parameters if p.part is not None)
+            network = self.network.network_on(self.config, parallel, self.dtype)
+            channels = tuple(p.part.length for _, p in network.named_parameters() if p.part is not None)
+            with outline(network, self.dtype, kernels.chosen(parallel.kernels)):
+                layouts = [block.layout for block in network.weight_blocks.values()]
+                self.shares[place] = (*channels, *(layout.count for layout in layouts if layout))
         return self.shares[place]
 
     def _modulations(self, rank: int, weights: tuple[int, ...]) -> RankForecast:
@@ -225,5 +233,6 @@ class _Graphs:
                 compute_dtype=self.dtype,
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
             )
-            self.ahead[weights] = RankForecast.of(graph, self.mesh.degrees["tp"])
+            degree = self.parallel.tp_degree * self.parallel.weight_degree
+            self.ahead[weights] = RankForecast.of(graph, degree)
         return self.ahead[weights]

@@ -11,7 +11,9 @@ from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.split import branches_of
 
 if TYPE_CHECKING:
+    from edgedit.config import ParallelConfig
     from edgedit.parallel.context import ParallelContext
+    from edgedit.pipelines.request import Request
 
 
 class Branches:
@@ -59,6 +61,26 @@ class Branches:
         with self.context.exchanging(self.group, "all_gather", label, send.dtype):
             self.group.all_gather(send, Buffer.of(gathered), counts, label=label)
         return [gathered[order.index(branch)] for branch in range(active)]
+
+
+def check_lockstep(config: ParallelConfig, request: Request) -> None:
+    """Refuse guidance whose ranks would not all run the same blocks as often, where they keep each other's weights.
+
+    Raises ValueError.
+    """
+    degree, count = config.cfg_degree, len(request.branches)
+    if config.weight_degree == 1 or degree == 1:
+        return
+    if request.skip_layer_guidance is not None:
+        raise ValueError(
+            f"sharded weights over cfg {degree}: a branch leaves layers out, whose weights other ranks would wait for; "
+            "use cfg 1, or whole weights"
+        )
+    if count > degree and count % degree:
+        raise ValueError(
+            f"sharded weights over cfg {degree}: {count} guidance branches give some ranks more passes than others; "
+            f"use a cfg that divides {count}, or whole weights"
+        )
 
 
 def idle_cfg_ranks(context: ParallelContext, count: int) -> list[int]:
