@@ -25,7 +25,8 @@ from edgedit.models.model import Model
 from edgedit.models.tokenizers import Tokenizer
 from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.context import ParallelContext
-from edgedit.pipelines.branches import Branches, idle_cfg_ranks
+from edgedit.parallel.mesh import WEIGHTS
+from edgedit.pipelines.branches import Branches, check_lockstep, idle_cfg_ranks
 from edgedit.pipelines.encoded_text import Text, broadcast_texts
 from edgedit.pipelines.image_encoding import EncodedImage, draw_and_encode, moments_from_first_rank
 from edgedit.pipelines.image_inputs import REFERENCE, image_notes
@@ -149,6 +150,7 @@ class TextToImage(Pipeline):
         return [part for part in parts if isinstance(part, Model)]
 
     def run(self, request: Request, callback: Callback | None = None) -> Result:
+        check_lockstep(self.context.config, request)
         request = self._agreed(request)
         branches = Branches(self.context, len(request.branches))
         replicas = Replicas(self.context, request.batch)
@@ -371,7 +373,8 @@ class TextToImage(Pipeline):
 
     def _bytes_sent(self) -> int:
         """Of the axes that steps exchange over; replicas only meet when all steps are done."""
-        return sum(self.context.group(axis).bytes_sent for axis in AXES if axis != "dp")
+        axes = (*(axis for axis in AXES if axis != "dp"), WEIGHTS)
+        return sum(self.context.group(axis).bytes_sent for axis in axes)
 
     def _on_every_rank(self, number: int) -> list[int]:
         gathered = np.empty(self.context.world_size, np.int64)
