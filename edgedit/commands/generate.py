@@ -29,6 +29,7 @@ from edgedit.commands.skip_layer_arguments import (
     skip_layer_parameters,
 )
 from edgedit.config import ParallelConfig
+from edgedit.pipelines.branches import check_lockstep
 from edgedit.pipelines.image_inputs import image_notes
 from edgedit.pipelines.loras import Loras, parse_lora
 from edgedit.pipelines.parts import EMBEDDED
@@ -117,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
     options, chosen = parallel_options(args, settings.num_heads)
     config = ParallelConfig.from_env(**options)
     settings.check_parallel(config)
+    check_lockstep(config, request)
     check_profile(args.profile, config)
     bind_rank(args, config)
     notes += [chosen] if chosen else []
