@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="merge: into the weights; apart: beside them, in f32 (default: %(default)s)")  # fmt: skip
     add("-s", "--seed", type=int, metavar="N", help="seed of the noise (default: drawn and printed)")
     add("--guidance-scale", type=float, metavar="X",
-        help="FLUX: guidance input of distilled models (default: 3.5); Stable Diffusion 3: classifier-free guidance "
-        "above 1 (default: 7)")  # fmt: skip
+        help="FLUX: guidance input of distilled models (default: 3.5, FLUX.1-Fill: 30); Stable Diffusion 3: "
+        "classifier-free guidance above 1 (default: 7)")  # fmt: skip
     add("--true-cfg-scale", type=float, metavar="X",
         help="FLUX: above 1 and with a negative prompt, classifier-free guidance")  # fmt: skip
     add("--batch-size", type=int, metavar="N",

@@ -169,7 +169,8 @@ class Pipeline(ABC):
         Args:
             prompt, negative_prompt: texts; one negative prompt serves all prompts.
             num_inference_steps: denoising steps.
-            guidance_scale: FLUX: the guidance input of guidance-distilled models, which others ignore (default 3.5).
+            guidance_scale: FLUX: the guidance input of guidance-distilled models, which others ignore (default 3.5,
+                FLUX.1-Fill 30).
                 Stable Diffusion 3: above 1, classifier-free guidance against the negative prompt, which is empty
                 unless given (default 7).
             true_cfg_scale: FLUX: above 1 and with a negative prompt, two branches guide each other.

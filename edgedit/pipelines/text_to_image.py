@@ -29,7 +29,7 @@ from edgedit.parallel.mesh import WEIGHTS
 from edgedit.pipelines.branches import Branches, check_lockstep, idle_cfg_ranks
 from edgedit.pipelines.encoded_text import Text, broadcast_texts
 from edgedit.pipelines.image_encoding import EncodedImage, draw_and_encode, moments_from_first_rank
-from edgedit.pipelines.image_inputs import REFERENCE, image_notes
+from edgedit.pipelines.image_inputs import REFERENCE, check_options, image_notes
 from edgedit.pipelines.images import to_pil
 from edgedit.pipelines.loras import Loras
 from edgedit.pipelines.modulations_ahead import ModulationsAhead
@@ -151,6 +151,8 @@ class TextToImage(Pipeline):
 
     def run(self, request: Request, callback: Callback | None = None) -> Result:
         check_lockstep(self.context.config, request)
+        if request.image is None:
+            check_options(self.settings.limits.image_uses, request.num_inference_steps, has_image=False)
         request = self._agreed(request)
         branches = Branches(self.context, len(request.branches))
         replicas = Replicas(self.context, request.batch)
