@@ -29,6 +29,7 @@ from edgedit.models.t5 import T5EncoderModel
 from edgedit.pipelines.loras import Loras
 from edgedit.weights import convert
 from edgedit.weights.gguf import GgufFile
+from edgedit.weights.quantisation import choose_type
 
 
 def converted(capsys, *words):
@@ -204,6 +205,25 @@ def test_the_first_rule_that_fits_decides(tmp_path, capsys, flux):
     assert types["single_blocks.0.linear1.weight"] == "Q8_0"
     assert types["img_in.weight"] == "BF16"
     assert types["txt_in.weight"] == "F32"
+
+
+@pytest.mark.parametrize(
+    ("shape", "stored", "dtype", "expected"),
+    [
+        ((64, 256), {"F32"}, "q4_k", "q4_k"),
+        ((64, 96), {"F32"}, "q4_k", "q8_0"),
+        ((64, 80), {"F32"}, "q4_k", "f16"),
+        ((64, 80), {"F32"}, "bf16", "bf16"),
+        ((64, 16, 3, 32), {"F32"}, "q8_0", "f16"),
+        ((4096,), {"BF16"}, "q8_0", "f32"),
+        ((32, 32), {"F16"}, "q8_0", "f32"),
+        ((64, 256), {"Q4_K"}, "stored", "q4_k"),
+        ((64, 256), {"F8_E4M3"}, "stored", "bf16"),
+        ((64, 256), {"F16", "F32"}, "stored", "f32"),
+    ],
+)
+def test_types_of_tensors_that_no_rule_is_for(shape, stored, dtype, expected):
+    assert choose_type("a.weight", shape, stored, dtype, []) == expected
 
 
 def test_blocks_of_a_gguf_file_are_copied_or_made_again(tmp_path, capsys, flux):
