@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from edgedit.parallel.context import ParallelContext
     from edgedit.pipelines.pipeline import Pipeline, Result
 
+VAE_TILE_PX = 512
 _FILLERS = frozenset(["a", "an", "and", "in", "no", "of", "on", "out", "the", "up", "with"])
 
 
@@ -67,6 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="FLUX: above 1 and with a negative prompt, classifier-free guidance")  # fmt: skip
     add("--batch-size", type=int, metavar="N",
         help="most pictures that a replica (--dp) denoises at once (default: all of its share)")  # fmt: skip
+    add("--guidance-rescale", type=float, default=0.0, metavar="X",
+        help="0 to 1: bring guided predictions to the contrast of conditional ones (default: %(default)g)")  # fmt: skip
+    add("--vae-tiling", type=int, nargs="?", const=VAE_TILE_PX, metavar="PX",
+        help=f"decode in tiles of PX pixels ({VAE_TILE_PX} unless given): less memory, more time")  # fmt: skip
     add("-o", "--output", type=Path, default=Path("edgedit.png"), metavar="FILE",
         help="picture file; several pictures become FILE-0, FILE-1, ... (default: %(default)s)")  # fmt: skip
     add("--latents-out", type=Path, metavar="FILE.npy", help="also save the final latents [B, C, h, w]")
@@ -109,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
         max_sequence_length=args.max_sequence_length,
         seed=args.seed,
         batch_size=args.batch_size,
+        guidance_rescale=args.guidance_rescale,
+        vae_tile=args.vae_tiling,
         **skip_layer_options(args),
     )
     pictures = output.picture_paths(args.output, request.batch)
@@ -222,6 +229,8 @@ def _request_notes(args: argparse.Namespace, request: Request, limits: Limits) -
     flag = "--guidance-scale" if limits.is_guided_by_branches else "--true-cfg-scale"
     if request.true_cfg_scale > 1 and request.negative_prompts is None:
         notes.append(f"{flag} {request.true_cfg_scale:g} has no effect without --negative-prompt")
+    if request.guidance_rescale and request.negative_prompts is None:
+        notes.append(f"--guidance-rescale {request.guidance_rescale:g} has no effect: the request is not guided")
     if request.true_cfg_scale <= 1 and args.negative_prompt is not None:
         notes.append(f"--negative-prompt has no effect unless {flag} is above 1")
     if args.model == EMBEDDED:
@@ -263,6 +272,7 @@ def _parameters(args: argparse.Namespace, request: Request, seed: int, index: in
         "size": f"{request.width}x{request.height}",
         "guidance_scale": request.guidance_scale,
         "true_cfg_scale": request.true_cfg_scale,
+        **({"guidance_rescale": request.guidance_rescale} if request.guidance_rescale else {}),
         **skip_layer_parameters(request.skip_layer_guidance),
         **image_parameters(args, request),
         "max_sequence_length": request.max_sequence_length,

@@ -153,7 +153,9 @@ class UpBlock(Module):
         ]
         self.upsamplers = [] if last else [Upsample(out_channels)]
 
-    def forward(self, b: GraphBuilder, x: Tensor, picture: PictureStrategy) -> Tensor:
-        for layer in (*self.resnets, *self.upsamplers):
+    def forward(
+        self, b: GraphBuilder, x: Tensor, picture: PictureStrategy, *, enlarges: bool = True
+    ) -> Tensor:
+        for layer in (*self.resnets, *(self.upsamplers if enlarges else ())):
             x = layer(b, x, picture)
         return x

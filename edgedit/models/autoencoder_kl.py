@@ -20,6 +20,7 @@ from edgedit.models.config import known_fields
 from edgedit.models.layers import Conv2d
 from edgedit.models.model import Model
 from edgedit.models.module import Module
+from edgedit.models.tiled_decoding import decode_in_tiles
 from edgedit.sequence.rows import PictureStrategy, WholePicture, rows_over
 
 LOGVAR_RANGE = (-30.0, 20.0)
@@ -77,6 +78,22 @@ class AutoencoderKLConfig:
         """Pixels per latent position, along each side."""
         return 2 ** (len(self.block_out_channels) - 1)
 
+    @property
+    def tail_factor(self) -> int:
+        """How often the decoder's tail enlarges what it reads, along each side."""
+        return min(2, self.scale_factor)
+
+    @property
+    def tail_norms(self) -> int:
+        """Norms in the decoder's tail."""
+        return 2 * (self.layers_per_block + 1) + 1
+
+    @property
+    def tail_reach(self) -> int:
+        """Positions of what the decoder's tail reads, to each side, that a pixel depends on but for norms."""
+        convolutions = self.tail_norms + self.tail_factor - 1
+        return -(-convolutions // self.tail_factor)
+
 
 class Encoder(Module):
     """Pixels [B, 3, H, W] -> [B, 2 C, H/f, W/f]."""
@@ -101,7 +118,7 @@ class Encoder(Module):
 
 
 class Decoder(Module):
-    """Latents [B, C, h, w] -> pixels [B, 3, fh, fw]."""
+    """Latents [B, C, h, w] -> pixels [B, 3, fh, fw]: a head that ends before the last enlargement, and a tail."""
 
     def __init__(self, config: AutoencoderKLConfig) -> None:
         channels = config.block_out_channels[::-1]
@@ -115,9 +132,21 @@ class Decoder(Module):
         self.conv_out = Conv3x3(channels[-1], config.out_channels)
 
     def forward(self, b: GraphBuilder, x: Tensor, picture: PictureStrategy) -> Tensor:
+        return self.tail(b, self.head(b, x, picture), picture)
+
+    def head(self, b: GraphBuilder, x: Tensor, picture: PictureStrategy) -> Tensor:
         x = self.mid_block(b, self.conv_in(b, x, picture), picture)
-        for block in self.up_blocks:
-            x = block(b, x, picture)
+        *before, _ = self.up_blocks
+        for block in before:
+            x = block(b, x, picture, enlarges=block is not before[-1])
+        return x
+
+    def tail(self, b: GraphBuilder, x: Tensor, picture: PictureStrategy) -> Tensor:
+        *before, last = self.up_blocks
+        for block in before[-1:]:
+            for upsampler in block.upsamplers:
+                x = upsampler(b, x, picture)
+        x = last(b, x, picture)
         return self.conv_out(b, b.silu(self.conv_norm_out(b, x, picture)), picture)
 
 
@@ -125,6 +154,7 @@ class AutoencoderKLNetwork(Module):
     def __init__(self, config: AutoencoderKLConfig) -> None:
         latent = config.latent_channels
         self.scale_factor = config.scale_factor
+        self.tail_factor = config.tail_factor
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.quant_conv = Conv2d(2 * latent, 2 * latent, 1) if config.use_quant_conv else None
@@ -135,9 +165,17 @@ class AutoencoderKLNetwork(Module):
         return self.quant_conv(b, moments) if self.quant_conv else moments
 
     def decode(self, b: GraphBuilder, latents: Tensor, picture: PictureStrategy) -> Tensor:
+        x = self._decoder_input(b, latents, picture)
+        return picture.gather(b, self.decoder(b, x, picture), self.scale_factor)
+
+    def decode_head(self, b: GraphBuilder, latents: Tensor, picture: PictureStrategy) -> Tensor:
+        """What `decoder.tail` reads."""
+        x = self.decoder.head(b, self._decoder_input(b, latents, picture), picture)
+        return picture.gather(b, x, self.scale_factor // self.tail_factor)
+
+    def _decoder_input(self, b: GraphBuilder, latents: Tensor, picture: PictureStrategy) -> Tensor:
         x = picture.split(b, latents)
-        x = self.decoder(b, self.post_quant_conv(b, x) if self.post_quant_conv else x, picture)
-        return picture.gather(b, x, self.scale_factor)
+        return self.post_quant_conv(b, x) if self.post_quant_conv else x
 
 
 class AutoencoderKL(Model):
@@ -163,19 +201,19 @@ class AutoencoderKL(Model):
             return f"{parent}.{OLD_ATTENTION_NAMES[name]}.{kind}"
         return key
 
-    def decode(self, latents: np.ndarray) -> np.ndarray:
+    def decode(self, latents: np.ndarray, tile: int | None = None) -> np.ndarray:
         """Latents [B, C, h, w], scaling and shift already undone, to pixels [B, 3, f h, f w], about in [-1, 1].
 
-        Raises ValueError for another number of channels.
+        tile  side in pixels of tiles in which the last and largest layers are computed, one after another on each rank:
+              less memory, more time, the same picture but for rounding
+
+        Raises ValueError for another number of channels or a tile that is too small.
         """
         config: AutoencoderKLConfig = self.config
         _check_picture("latents", latents, config.latent_channels, 1)
-        group = self.context.group("vae")
-
-        def layers(b: GraphBuilder, x: Tensor) -> Tensor:
-            return self.network.decode(b, x, rows_over(group, x.shape[2]))
-
-        return self._apply("decode", layers, latents, degree=group.size)
+        if tile is not None:
+            return decode_in_tiles(self, latents, tile)
+        return self.apply_shared("decode", self.network.decode, latents)
 
     def encode(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pixels [B, 3, H, W] in [-1, 1] to mean and log variance of the latents, [B, C, H // f, W // f] each.
@@ -187,6 +225,17 @@ class AutoencoderKL(Model):
         moments = self._apply("encode", self.network.encode, pixels)
         mean, logvar = np.split(moments, 2, axis=1)
         return mean, np.clip(logvar, *LOGVAR_RANGE)
+
+    def apply_shared(
+        self, name: str, layers: Callable[[GraphBuilder, Tensor, PictureStrategy], Tensor], values: np.ndarray
+    ) -> np.ndarray:
+        """Layers on a picture [B, C, H, W] whose rows the ranks of the `vae` group share."""
+        group = self.context.group("vae")
+
+        def on_rows(b: GraphBuilder, x: Tensor) -> Tensor:
+            return layers(b, x, rows_over(group, x.shape[2]))
+
+        return self._apply(name, on_rows, values, degree=group.size)
 
     def _apply(
         self,

@@ -207,6 +207,11 @@ class Model:
         self._executors.move_to_end(key)
         return self._executors[key]
 
+    def release(self, key: Hashable) -> None:
+        """Free the compiled graph for `key`, if there is one."""
+        if key in self._executors:
+            self._executors.pop(key).close()
+
     @classmethod
     def new_builder(
         cls, parallel: ParallelConfig, compute_dtype: str, quantised_compute: str = "exact"

@@ -162,6 +162,8 @@ class Pipeline(ABC):
         skip_layer_guidance_start: float = 0.01,
         skip_layer_guidance_stop: float = 0.2,
         batch_size: int | None = None,
+        guidance_rescale: float = 0.0,
+        vae_tile: int | None = None,
         callback: Callback | None = None,
     ) -> Result:
         """Draw ``num_images_per_prompt`` pictures of each prompt.
@@ -194,6 +196,10 @@ class Pipeline(ABC):
                 in steps between start and stop, fractions of all steps.
             batch_size: most pictures denoised at once; a replica (dp) draws its share of the batch in as many rounds
                 as that takes. Default: all at once. Memory grows with it; the pictures stay the same.
+            guidance_rescale: with guidance between branches, how far (0 to 1) the guided prediction is brought to the
+                standard deviation of the conditional one, against too much contrast at large scales.
+            vae_tile: side in pixels of the tiles in which pictures are decoded, for less memory and more time; default:
+                whole pictures.
             callback: called on every rank after each step with (step, num_inference_steps, latents), of the pictures
                 that the rank's replica denoises then.
 
@@ -221,6 +227,8 @@ class Pipeline(ABC):
             skip_layer_guidance_start=skip_layer_guidance_start,
             skip_layer_guidance_stop=skip_layer_guidance_stop,
             batch_size=batch_size,
+            guidance_rescale=guidance_rescale,
+            vae_tile=vae_tile,
         )
         request, problem = options.added_to(request, limits, self.context)
         if problem is not None:

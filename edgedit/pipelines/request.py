@@ -87,6 +87,8 @@ class Request:
     latents: np.ndarray | None = None
     skip_layer_guidance: SkipLayerGuidance | None = None
     batch_size: int | None = None  # most pictures that a replica denoises at once
+    guidance_rescale: float = 0.0  # how far guided predictions keep the deviation of conditional ones, 0 to 1
+    vae_tile: int | None = None  # side of the tiles in which pictures are decoded, in pixels
     image: ImageInput | None = None
 
     @classmethod
@@ -110,6 +112,8 @@ class Request:
         skip_layer_guidance_start: float = SkipLayerGuidance.start,
         skip_layer_guidance_stop: float = SkipLayerGuidance.stop,
         batch_size: int | None = None,
+        guidance_rescale: float = 0.0,
+        vae_tile: int | None = None,
     ) -> Request:
         """Fill in the defaults and check everything. ValueError names the values and what is legal."""
         prompts = _texts("prompt", prompt)
@@ -123,9 +127,12 @@ class Request:
             ("num_inference_steps", num_inference_steps),
             ("num_images_per_prompt", num_images_per_prompt),
             ("batch_size", batch_size),
+            ("vae_tile", vae_tile),
         ):
             if number is not None and number < 1:
                 raise ValueError(f"{name} is {number}; at least 1 is needed")
+        if not 0 <= guidance_rescale <= 1:
+            raise ValueError(f"guidance_rescale is {guidance_rescale}; legal are 0 to 1")
         if seed is not None and not -(2**63) <= seed < 2**64:
             raise ValueError(f"seed {seed} is outside -2**63 .. 2**64 - 1")
         length = limits.max_sequence_length if max_sequence_length is None else max_sequence_length
@@ -150,6 +157,8 @@ class Request:
                 limits,
             ),
             batch_size,
+            float(guidance_rescale),
+            vae_tile,
         )
         expected = limits.latent_shape(request.batch, request.height, request.width)
         if latents is not None and latents.shape != expected:

@@ -39,7 +39,7 @@ from edgedit.pipelines.prompt_cache import PromptCache
 from edgedit.pipelines.replicas import Replicas
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.text_to_image_settings import AXES, TextToImageSettings
-from edgedit.sampling.guidance import away_from_skipped, combine
+from edgedit.sampling.guidance import away_from_skipped, combine, rescaled
 from edgedit.sampling.noise import NoiseStream
 from edgedit.sampling.solvers import euler_step
 
@@ -167,7 +167,7 @@ class TextToImage(Pipeline):
         latents = self._draw(request, replicas, parts, branches, texts, image, callback)
         sent, times = self._bytes_sent() - sent_before, self.context.times.since(times_before)
         denoised = time.perf_counter()
-        images = self._decode(latents)
+        images = self._decode(latents, request.vae_tile)
         timings = {
             **({} if image is None else {"image_encoding_s": begun - start}),
             "text_encoding_s": encoded - begun,
@@ -344,6 +344,8 @@ class TextToImage(Pipeline):
             if does_skip:
                 assert skipping is not None
                 velocity = away_from_skipped(velocity, predictions[1], predictions[2], skipping.scale)
+            if len(predictions) > 1 and request.guidance_rescale:
+                velocity = rescaled(velocity, predictions[1], request.guidance_rescale)
             latents = euler_step(latents, velocity, sigmas[step], sigmas[step + 1])
             if image is not None:
                 latents = image.kept(latents, noise, sigmas[step + 1])
@@ -352,14 +354,14 @@ class TextToImage(Pipeline):
                 callback(step, num_steps, latents)
         return latents
 
-    def _decode(self, latents: np.ndarray) -> list[Any] | None:
+    def _decode(self, latents: np.ndarray, tile: int | None) -> list[Any] | None:
         """Pictures on world rank 0; a failure there ends every rank alike."""
         self.context.note(phase="decoding")
         images, failure = None, None
         if self.vae is not None:
             settings = self.settings
             scaled = latents / np.float32(settings.scaling_factor) + np.float32(settings.shift_factor)
-            decoded = [self.vae.decode(scaled[i : i + 1]) for i in self._decode_order(len(scaled))]
+            decoded = [self.vae.decode(scaled[i : i + 1], tile) for i in self._decode_order(len(scaled))]
             if self.context.rank == 0:
                 try:
                     images = to_pil(np.concatenate(decoded))

@@ -10,8 +10,9 @@ from typing import Any
 from edgedit.config import DEVICE_BACKENDS, ParallelConfig, check_heads, check_supported
 from edgedit.models.autoencoder_kl import AutoencoderKLConfig
 from edgedit.models.t5 import T5Config, T5EncoderModel
+from edgedit.models.tiled_decoding import check_tile
 from edgedit.pipelines.parts import Parts
-from edgedit.pipelines.request import Limits
+from edgedit.pipelines.request import Limits, Request
 from edgedit.pipelines.settings import Settings
 from edgedit.sampling.schedule import FlowMatchSchedule
 
@@ -28,6 +29,13 @@ class TextToImageSettings(Settings):
     num_heads: int
     scaling_factor: float
     shift_factor: float
+    vae: AutoencoderKLConfig
+
+    def request(self, prompt: Any, negative_prompt: Any = None, **options: Any) -> Request:
+        request = super().request(prompt, negative_prompt, **options)
+        if request.vae_tile is not None:
+            check_tile(self.vae, request.vae_tile)
+        return request
 
     def lines(self) -> list[str]:
         """One line for each setting that can change a bit of the result, for ranks to compare."""
@@ -69,6 +77,7 @@ def common_fields(parts: Parts, vae: Mapping[str, Any]) -> dict[str, Any]:
         "schedule": FlowMatchSchedule.from_config(parts.scheduler()),
         "scaling_factor": _number(vae, "scaling_factor") or 1.0,
         "shift_factor": _number(vae, "shift_factor") or 0.0,
+        "vae": AutoencoderKLConfig.from_dict(vae),
     }
 
 

@@ -127,13 +127,10 @@ class SplitRows(PictureStrategy):
                 b.all_reduce(name, nothing, self.group)
             return x
         count = per_group * rows // self.own * self.height * width
-        mean = b.scale(b.all_reduce("sums", _sums(b, x, groups), self.group), 1.0 / count)
-        centred = b.sub(x, _by_channel(b, mean, per_group))
-        squares = b.all_reduce("squares", _sums(b, b.mul(centred, centred), groups), self.group)
-        deviation = b.sqrt(b.scale(squares, 1.0 / count, eps))
-        scales = b.repeat(b.reshape(weight, (1, channels, 1, 1)), (batch, channels, 1, 1))
-        scales = b.div(scales, _by_channel(b, deviation, per_group))
-        return b.add(b.mul(centred, scales), b.reshape(bias, (channels, 1, 1)))
+        mean = b.scale(b.all_reduce("sums", group_sums(b, x, groups), self.group), 1.0 / count)
+        centred = b.sub(x, by_channel(b, mean, per_group))
+        squares = b.all_reduce("squares", group_sums(b, b.mul(centred, centred), groups), self.group)
+        return scaled(b, centred, b.scale(squares, 1.0 / count), eps, weight, bias)
 
     def attention(self, b: GraphBuilder, q: Tensor, k: Tensor, v: Tensor, width: int) -> Tensor:
         k, v = (self._all_positions(b, name, x, width) for name, x in (("keys", k), ("values", v)))
@@ -169,7 +166,7 @@ def _stacked(b: GraphBuilder, parts: list[Tensor]) -> Tensor:
     return whole
 
 
-def _sums(b: GraphBuilder, x: Tensor, groups: int) -> Tensor:
+def group_sums(b: GraphBuilder, x: Tensor, groups: int) -> Tensor:
     """Over each of the groups of channels of x [B, C, H, W]: [B, groups, 1]; first along the rows, on all threads."""
     batch, channels, height, width = x.shape
     lines = b.reshape(x, (batch * channels * height, width))
@@ -177,7 +174,18 @@ def _sums(b: GraphBuilder, x: Tensor, groups: int) -> Tensor:
     return b.row_sums(b.reshape(along, (batch, groups, channels // groups * height)))
 
 
-def _by_channel(b: GraphBuilder, x: Tensor, per_group: int) -> Tensor:
+def scaled(
+    b: GraphBuilder, centred: Tensor, variance: Tensor, eps: float, weight: Tensor, bias: Tensor
+) -> Tensor:
+    """The end of a group norm: values less their mean [B, C, H, W], variance of each group [B, groups, 1]."""
+    batch, channels, _, _ = centred.shape
+    deviation = b.sqrt(b.scale(variance, 1.0, eps))
+    scales = b.repeat(b.reshape(weight, (1, channels, 1, 1)), (batch, channels, 1, 1))
+    scales = b.div(scales, by_channel(b, deviation, channels // variance.shape[1]))
+    return b.add(b.mul(centred, scales), b.reshape(bias, (channels, 1, 1)))
+
+
+def by_channel(b: GraphBuilder, x: Tensor, per_group: int) -> Tensor:
     """[B, groups, 1] -> [B, channels, 1, 1], each value for all channels of its group."""
     batch, groups, _ = x.shape
     spread = b.repeat(x, (batch, groups, per_group))
