@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,9 @@ from edgedit.tuning.topology import Topology
 if TYPE_CHECKING:
     from edgedit.models.diffusion_transformer import DiffusionTransformer
 
-MOST_HOPS = 64  # each one is a latency more and a smaller piece of work; graphs of more take long to describe
+MOST_HOPS = 64  # of a ring: each one is a latency more and a smaller piece of work, and graphs of more are large
+MANY_RANKS = 64
+MUCH_SLOWER = 1.5
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,11 @@ def parallel_config(work: Work, degrees: Mapping[str, int]) -> ParallelConfig:
     )
 
 
+def _fastest(predictions: Iterable[Prediction]) -> float:
+    """Seconds of the fastest one that fits; infinite where none does."""
+    return min((p.step.total for p in predictions if p.fits), default=math.inf)
+
+
 class CostModel:
     """Predicts layouts of one piece of work on one machine; see `cost_model` for the formula."""
 
@@ -120,8 +127,21 @@ class CostModel:
         self._known: dict[tuple[int, ...], list[tuple[int, RankForecast]]] = {}
 
     def ranked(self, world_size: int) -> list[Prediction]:
-        """Predictions of all legal layouts of so many ranks: those that fit into memory first, then by time."""
-        found = [self.predict(degrees) for degrees in legal_layouts(self.work, world_size)]
+        """Predictions of all legal layouts of so many ranks: those that fit into memory first, then by time.
+
+        Of more than MANY_RANKS those are predicted first in which the fewest ranks share a pass. Once the best one in
+        which more ranks do is much slower than the best of all, no more are looked at.
+        """
+        by_sharing: dict[int, list[dict[str, int]]] = {}
+        for degrees in legal_layouts(self.work, world_size):
+            by_sharing.setdefault(world_size // (degrees["cfg"] * degrees["dp"]), []).append(degrees)
+        found: list[Prediction] = []
+        for sharing in sorted(by_sharing):
+            here = [self.predict(degrees) for degrees in by_sharing[sharing]]
+            best, best_here = (_fastest(predictions) for predictions in (found, here))
+            found += here
+            if world_size > MANY_RANKS and best_here > MUCH_SLOWER * best:
+                break
         return sorted(found, key=lambda p: (not p.fits, p.step.total))
 
     def predict(self, degrees: Mapping[str, int]) -> Prediction:

@@ -215,10 +215,20 @@ def test_more_ranks_than_devices_are_refused(tmp_path, capsys):
 
 
 def test_thousands_of_ranks(tmp_path, capsys):
-    words = [*cluster(tmp_path, nodes=512), "--num-images", "64", "--true-cfg-scale", "2", "--auto", "--json"]
+    words = [
+        *cluster(tmp_path, nodes=512),
+        "--model",
+        "embedded",
+        "--num-images",
+        "512",
+        "--true-cfg-scale",
+        "2",
+        "--auto",
+        "--json",
+    ]
     report = json.loads(plan(capsys, *words))
     assert report["chosen"]["world_size"] == 2048
-    assert report["chosen"]["axes"]["dp"] == 64
+    assert report["chosen"]["axes"]["dp"] == 512
     assert len(report["nodes"]) == 512
 
 
