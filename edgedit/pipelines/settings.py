@@ -51,12 +51,11 @@ class Settings(ABC):
 
     def main_dtype(self, dtype: str) -> str:
         """The type of most of the transformer's weights when they are loaded as `dtype`, which may be "auto"."""
-        where = self.parts.networks["transformer"]
-        if dtype != "auto" or isinstance(where, Path):
-            return "f32" if dtype == "auto" else dtype
         from edgedit.weights.convert import main_dtype
+        from edgedit.weights.sources import open_source
 
-        return main_dtype(where.source, dtype)
+        where = self.parts.networks["transformer"]
+        return main_dtype(open_source(where) if isinstance(where, Path) else where.source, dtype)
 
     def request(self, prompt: Any, negative_prompt: Any = None, **options: Any) -> Request:
         """A checked request; options as in the pipeline's call."""

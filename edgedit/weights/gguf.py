@@ -39,7 +39,10 @@ ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 
 @dataclass(frozen=True, slots=True)
 class GgufEntry:
-    """One tensor; `begin` and `end` are byte offsets from the start of the file, `dtype` as a TensorSource has it."""
+    """One tensor; `begin` and `end` are byte offsets from the start of the file, `dtype` as a TensorSource has it.
+
+    columns  of the rows in which it stands, which are not those of its shape where a convolution is quantised
+    """
 
     name: str
     dtype: str
@@ -47,6 +50,7 @@ class GgufEntry:
     shape: tuple[int, ...]
     begin: int
     end: int
+    columns: int
 
     @property
     def nbytes(self) -> int:
@@ -103,7 +107,8 @@ class GgufFile:
         span = np.asarray(self._map)[entry.begin : entry.end]
         if entry.dtype in NUMPY_TYPE:
             return span.view(NUMPY_TYPE[entry.dtype]).reshape(entry.shape)
-        return span.reshape(math.prod(entry.shape[:-1]), lib.ggml_row_size(entry.type_id, entry.shape[-1]))
+        row_nbytes = lib.ggml_row_size(entry.type_id, entry.columns)
+        return span.reshape(entry.nbytes // max(1, row_nbytes), row_nbytes)
 
     def scale(self, key: str) -> np.ndarray | None:
         return None
@@ -151,7 +156,7 @@ def _entry(info: TensorInfo, header: Header, file_nbytes: int, path: Path) -> Gg
     original = header.metadata.get(ORIGINAL_SHAPE + info.name)
     if original is not None:
         shape = _original_shape(original, shape, block, fail)
-    return GgufEntry(info.name, dtype, info.type_id, shape, begin, begin + nbytes)
+    return GgufEntry(info.name, dtype, info.type_id, shape, begin, begin + nbytes, info.ne[0])
 
 
 def _original_shape(original: Any, shape: tuple[int, ...], block: int, fail: Any) -> tuple[int, ...]:
@@ -159,7 +164,7 @@ def _original_shape(original: Any, shape: tuple[int, ...], block: int, fail: Any
     sizes = tuple(int(size) for size in original) if is_shape else ()
     if not sizes or min(sizes) < 0 or math.prod(sizes) != math.prod(shape) or not math.prod(shape):
         raise fail(f"is noted to have been of shape {original}, which is no shape of {math.prod(shape)} elements")
-    return sizes if sizes[-1] % block == 0 else shape
+    return sizes if sizes[-1] % block == 0 or len(sizes) > 2 else shape
 
 
 def _check_apart(entries: list[GgufEntry], path: Path) -> None:

@@ -49,7 +49,7 @@ class TensorSource(Protocol):
         """Read-only view of the mapped file.
 
         Plain types come in the tensor's shape, bf16 and fp8 as their bits in uint16 and uint8; block types as uint8
-        [rows, bytes of a row], rows being the product of all axes but the last.
+        [rows, bytes of a row], rows being the product of all axes but the last, or fewer in convolutions.
         """
         ...
 
@@ -82,7 +82,8 @@ def open_source(path: str | Path) -> TensorSource:
     """Open weights by their path.
 
     Args:
-        path: a GGUF file, a safetensors file, a `*.safetensors.index.json`, or a directory of safetensors.
+        path: a GGUF file, a safetensors file, a `*.safetensors.index.json`, or a directory of safetensors or with
+            one GGUF file.
 
     Raises:
         CheckpointError: if there is nothing to open, a pickle file, or anything malformed; names the file.
@@ -91,6 +92,9 @@ def open_source(path: str | Path) -> TensorSource:
     from edgedit.weights.gguf import GgufFile, is_gguf
 
     path = Path(path)
+    if path.is_dir() and not any(path.glob("*.safetensors*")):
+        files = list(path.glob(f"*{GGUF_SUFFIX}"))
+        path = files[0] if len(files) == 1 else path
     if path.suffix == GGUF_SUFFIX or is_gguf(path):
         return GgufFile(path)
     return Checkpoint.open(path)

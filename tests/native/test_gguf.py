@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import gguf
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from edgedit.dtypes import bf16_to_f32, f32_to_bf16
 from edgedit.errors import CheckpointError
 from edgedit.graph._ggml import QUANTISED_IDS
 from edgedit.models.layers import Linear
+from edgedit.models.sd3_blocks import PatchProjection
 from edgedit.weights.convert import AUTO, main_dtype
 from edgedit.weights.gguf import GgufFile
 from edgedit.weights.loader import load
@@ -120,6 +123,31 @@ def test_a_file_that_notes_a_shape_has_it(tmp_path):
     values = np.arange(24, dtype=np.float32)
     path = write(tmp_path / "a.gguf", {"w": values.reshape(6, 4)}, **{"comfy.gguf.orig_shape.w": [1, 2, 3, 4]})
     np.testing.assert_array_equal(open_source(path).read("w"), values.reshape(1, 2, 3, 4))
+
+
+def test_a_quantised_convolution_has_its_shape(tmp_path):
+    blocks, values = random_blocks("q8_0", 6, 64)
+    path = write(tmp_path / "a.gguf", {}, {"w": (blocks, "q8_0")}, **{"comfy.gguf.orig_shape.w": [6, 16, 2, 2]})
+    source = open_source(path)
+    assert source.shape("w") == (6, 16, 2, 2)
+    np.testing.assert_allclose(source.as_f32("w"), values.reshape(6, 16, 2, 2), rtol=1e-6)
+    layer = PatchProjection(SimpleNamespace(dim=6, in_channels=16, patch_size=2))
+    path = write(
+        tmp_path / "b.gguf", {"bias": np.zeros(6, np.float32)}, {"weight": (blocks, "q8_0")},
+        **{"comfy.gguf.orig_shape.weight": [6, 16, 2, 2]},
+    )  # fmt: skip
+    _store = load(layer, open_source(path), AUTO)
+    x = np.random.default_rng(1).standard_normal((1, 5, 64), dtype=np.float32)
+    y = run_graph(lambda b, t: layer(b, t), x)
+    np.testing.assert_allclose(y[0], x[0] @ values.T, rtol=1e-4, atol=1e-4)
+
+
+def test_a_directory_may_hold_one_gguf_file(tmp_path):
+    path = write(tmp_path / "a.gguf", {"a": np.ones(3, np.float32)})
+    assert open_source(tmp_path).path == path
+    write(tmp_path / "b.gguf", {"b": np.ones(3, np.float32)})
+    with pytest.raises(CheckpointError, match="no safetensors file"):
+        open_source(tmp_path)
 
 
 def test_several_sources_are_one(tmp_path):
