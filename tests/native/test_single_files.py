@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 
 import numpy as np
@@ -11,7 +12,7 @@ from single_files import PARTS, TOLD_FLUX, all_in_one, original, prefixed, read_
 from tiny import write_flux_pipeline, write_json, write_safetensors
 from tiny_sd3 import write_sd3_pipeline
 
-from edgedit import ParallelConfig, Pipeline
+from edgedit import ParallelConfig, ParallelContext, Pipeline
 from edgedit.errors import CheckpointError
 from edgedit.pipelines.parts import PartFiles
 
@@ -231,3 +232,21 @@ def test_what_does_not_fit_is_named(flux, tmp_path):
         latents(directory, PartFiles(clip_g=file))
     with pytest.raises(ValueError, match="but no transformer"):
         latents(None, PartFiles(vae=directory / "vae"))
+
+
+@pytest.mark.parametrize("layout", [{"ulysses_degree": 2}, {"tp_degree": 2}, {"cfg_degree": 2, "ulysses_degree": 2}])
+def test_ranks_draw_what_one_draws_with_weights_as_stored(tmp_path, layout):
+    directory = write_flux_pipeline(tmp_path / "flux", seed=6, **(TOLD_FLUX | {"heads": 2}))
+    file = write_gguf(tmp_path / "flux.gguf", original("flux", read_component(directory / "transformer")), "Q8_0")
+    guided = CALL | {"negative_prompt": "blue", "true_cfg_scale": 2.0}
+    parts = PartFiles(transformer=file)
+    expected = latents(directory, parts, **guided)
+
+    def run(context):
+        with Pipeline.from_pretrained(directory, "auto", parallel=context, parts=parts) as pipeline:
+            kept = {p.tensor.dtype for _, p in pipeline.transformer.network.named_parameters() if p.role == "linear"}
+            return pipeline(**guided).latents, kept
+
+    for drawn, kept in ParallelContext.local(math.prod(layout.values()), run, **layout):
+        assert "q8_0" in kept
+        assert np.abs(drawn - expected).max() <= 1e-4 * np.abs(expected).max()
