@@ -23,6 +23,7 @@ from edgedit.parallel.mesh import WEIGHTS, Mesh
 from edgedit.parallel.split import array_split, branches_of
 from edgedit.pipelines.branches import check_lockstep
 from edgedit.pipelines.parts import EMBEDDED
+from edgedit.pipelines.replicas import replica_notes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,8 +88,19 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         )
     image_tokens, steps = work_of_image(args, subject, request)
     text_tokens = subject.fixed_text_tokens + request.max_sequence_length
-    at_once = steps_at_once(steps, request.batch)
-    graph_of = _Graphs(subject, request.batch, image_tokens, text_tokens, args.dtype, options, at_once)
+    shares = array_split(request.batch, mesh.degrees["dp"])
+    graphs = {
+        share: _Graphs(
+            subject, share, image_tokens, text_tokens, args.dtype, options, steps_at_once(steps, share)
+        )
+        for share in {max(1, share) for share in shares}
+    }
+
+    def graph_of(rank: int, skip_layers: tuple[int, ...]) -> RankForecast:
+        share = shares[mesh.coords(rank)["dp"]]
+        described = graphs[max(1, share)].rank(rank, skip_layers)
+        return described if share else described.idle
+
     branches, guidance = len(request.branches), request.skip_layer_guidance
     layers = guidance.layers if guidance else ()
     held = [
@@ -97,14 +109,14 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
     ]
     # The rank in detail comes first: of ranks with equal shards the first one is described.
     described = {
-        rank: graph_of.rank(rank, layers if held[rank] == [SKIPPING] else ())
+        rank: graph_of(rank, layers if held[rank] == [SKIPPING] else ())
         for rank in [args.rank, *range(mesh.world_size)]
     }
     skipping = None
     if guidance:
         active = sum(guidance.is_active(step, steps) for step in range(steps))
         without = (
-            graph_of.rank(rank, layers) if SKIPPING in own else described[rank] for rank, own in enumerate(held)
+            graph_of(rank, layers) if SKIPPING in own else described[rank] for rank, own in enumerate(held)
         )
         skipping = Skipping(tuple(without), active)
     return Forecast(
@@ -127,13 +139,14 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         notes=(
             *([chosen] if chosen else []),
             *_notes(mesh, branches, subject),
+            *replica_notes(mesh, shares),
             *([f"the third branch runs in {skipping.steps} of {steps} steps"] if skipping else []),
             *described[0].graph.notes,
             *_fusion_notes(described[0]),
         ),
-        parts=math.ceil(steps / at_once),
+        parts=math.ceil(steps / steps_at_once(steps, shares[0])),
         skipping=skipping,
-        predicted=math.prod(subject.limits.latent_shape(request.batch, request.height, request.width)),
+        own_tokens=(subject.limits.image_tokens(request.height, request.width), image_tokens),
     )
 
 

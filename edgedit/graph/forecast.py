@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -34,6 +34,12 @@ class RankForecast:
     @classmethod
     def of(cls, graph: GraphDescription, degree: int, ahead: RankForecast | None = None) -> RankForecast:
         return cls(graph, plan(graph.nodes, graph.collectives, graph.outputs, degree=degree), ahead)
+
+    @cached_property
+    def idle(self) -> RankForecast:
+        """Of a rank that has the same weights and nothing to run."""
+        graph = replace(self.graph, nodes=(), collectives=(), outputs=(), input_nbytes=0)
+        return RankForecast.of(graph, degree=1)
 
     @property
     def weight_nbytes(self) -> int:
@@ -78,7 +84,7 @@ class Forecast:
     notes     what the user may not expect
     parts     how often what is computed ahead runs for a branch, each time for the next few steps
     skipping  the third branch, where there is one
-    predicted elements of a prediction that branches exchange; None: all that a graph puts out
+    own_tokens  of the image tokens that a graph puts out, those of what is drawn, and all; branches exchange the former
     """
 
     title: str
@@ -91,7 +97,7 @@ class Forecast:
     notes: tuple[str, ...] = ()
     parts: int = 1
     skipping: Skipping | None = None
-    predicted: int | None = None
+    own_tokens: tuple[int, int] = (1, 1)
 
     @property
     def schedule(self) -> Schedule:
@@ -121,7 +127,9 @@ class Forecast:
         size = self.mesh.degrees["cfg"]
         if size == 1 or self.branches == 1:
             return None
-        count = self.predicted or sum(prod(self.graph.nodes[index].shape) for index in self.graph.outputs)
+        graph = self.ranks[rank].graph
+        own, every = self.own_tokens
+        count = sum(prod(graph.nodes[index].shape) for index in graph.outputs) * own // every
         held = (branches_of(place, self.branches, size) for place in range(size))
         counts = tuple(count * sum(branch < branches for branch in of_place) for of_place in held)
         place = self.mesh.coords(rank)["cfg"]

@@ -12,6 +12,7 @@ from edgedit.parallel.split import array_split
 
 if TYPE_CHECKING:
     from edgedit.parallel.context import ParallelContext
+    from edgedit.parallel.mesh import Mesh
 
 
 class Replicas:
@@ -55,11 +56,13 @@ class Replicas:
 
     def notes(self) -> list[str]:
         """What the caller should know: ranks that have nothing to draw."""
-        mesh = self.context.mesh
-        idle = [rank for rank in range(mesh.world_size) if not self.shares[mesh.coords(rank)["dp"]]]
-        if not idle:
-            return []
-        pictures = "one picture" if sum(self.shares) == 1 else f"{sum(self.shares)} pictures"
-        return [
-            f"dp {self.group.size}: the request is of {pictures}, ranks {', '.join(map(str, idle))} have none"
-        ]
+        return replica_notes(self.context.mesh, self.shares)
+
+
+def replica_notes(mesh: Mesh, shares: Sequence[int]) -> list[str]:
+    """Ranks that have nothing to draw, where replicas have so many pictures each."""
+    idle = [rank for rank in range(mesh.world_size) if not shares[mesh.coords(rank)["dp"]]]
+    if not idle:
+        return []
+    pictures = "one picture" if sum(shares) == 1 else f"{sum(shares)} pictures"
+    return [f"dp {len(shares)}: the request is of {pictures}, ranks {', '.join(map(str, idle))} have none"]

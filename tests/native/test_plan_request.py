@@ -130,9 +130,18 @@ def test_graphs_with_and_without_the_layers_stay_allocated(capsys):
 
 
 @pytest.mark.parametrize(
-    "degrees", [{"cfg": 3}, {"cfg": 2, "ulysses": 2}, {"ulysses": 2}], ids=lambda degrees: str(degrees)
+    ("degrees", "pictures"),
+    [
+        ({"cfg": 3}, 1),
+        ({"cfg": 2, "ulysses": 2}, 1),
+        ({"ulysses": 2}, 2),
+        ({"dp": 2, "cfg": 2}, 3),
+        ({"dp": 2, "ulysses": 2}, 1),
+    ],
+    ids=str,
 )
-def test_bytes_that_generate_sends_are_those_of_plan(capsys, tmp_path, degrees):
+def test_bytes_that_generate_sends_are_those_of_plan(capsys, tmp_path, degrees, pictures):
+    """Replicas draw two of three pictures and one, or one and none."""
     directory = write_sd3_pipeline(tmp_path / "model", with_t5=False, qk_norm="rms_norm")
     options = {f"{axis}_degree": degree for axis, degree in degrees.items()}
     world_size = 1
@@ -144,7 +153,7 @@ def test_bytes_that_generate_sends_are_those_of_plan(capsys, tmp_path, degrees):
             return pipeline(
                 "a cat", num_inference_steps=5, height=16, width=24, seed=1, max_sequence_length=8,
                 skip_guidance_layers=[1], skip_layer_guidance_stop=0.5, image=Image.new("RGB", (24, 16), "red"),
-                strength=0.8,
+                strength=0.8, num_images_per_prompt=pictures,
             )  # fmt: skip
 
     sent = ParallelContext.local(world_size, run, **options)[0].bytes_sent
@@ -161,6 +170,11 @@ def test_bytes_that_generate_sends_are_those_of_plan(capsys, tmp_path, degrees):
         "--strength",
         "0.8",
     ]
+    words += ["--num-images", str(pictures)]
     skipping = ["--skip-guidance-layers", "1", "--skip-layer-guidance-stop", "0.5"]
-    assert plan(capsys, "--model", str(directory), *flags, *words, *skipping)["bytes_sent"] == sent
+    report = plan(capsys, "--model", str(directory), *flags, *words, *skipping)
+    assert report["bytes_sent"] == sent
+    said = [note for note in report["notes"] if note.startswith("dp 2")]
+    expected = ["dp 2: the request is of one picture, ranks 2, 3 have none"]
+    assert said == (expected if degrees.get("dp", 1) > pictures else [])
     assert sum(sent) > 0
