@@ -75,17 +75,19 @@ def run(options: argparse.Namespace, context: ParallelContext) -> dict[str, Any]
         )
     loaded = time.perf_counter()
     call = request_of(model, options)
-    seconds = []
+    seconds, processor = [], []
     with PeakMemory() as running:
         for _ in range(options.steps):
             context.group("world").barrier()
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             result = call()
             seconds.append(round(time.perf_counter() - start, 2))
+            processor.append(round(time.process_time() - used, 2))
     assert np.isfinite(result).all(), "the result holds values that are not finite"
     return {
         "load_s": round(loaded - began, 2),
         "steps_s": seconds,
+        "steps_processor_s": processor,
         "weights_nbytes": model.weights.nbytes,
         "peak_loading_nbytes": loading.nbytes,
         "peak_running_nbytes": running.nbytes,
@@ -108,7 +110,7 @@ def request_of(model: Any, options: argparse.Namespace) -> Callable[[], np.ndarr
 
 def record_of(options: argparse.Namespace, context: ParallelContext, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     shared = {name: ranks[0][name] for name in ("dtype", "threads", "weights_nbytes", "result")}
-    own = ("load_s", "steps_s", "peak_loading_nbytes", "peak_running_nbytes")
+    own = ("load_s", "steps_s", "steps_processor_s", "peak_loading_nbytes", "peak_running_nbytes")
     tokens = {"text_tokens": options.text_tokens}
     if options.model != "t5-xxl":
         tokens["image_tokens"] = (options.size // PIXELS_PER_TOKEN) ** 2
