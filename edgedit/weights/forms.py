@@ -30,8 +30,8 @@ class Form:
 
     @classmethod
     def of(cls, parameter: Parameter, compute_dtype: str, kernels: str) -> Form:
-        """Two-dimensional weights of linear layers take the compute type, f16 where their rows do not fill the blocks
-        of a quantised type, and are packed unless they are quantised; everything else is f32, and packed as well if it
+        """Two-dimensional weights of linear layers take the compute type, or what `fitting_type` has for rows that do
+        not fill its blocks, and are packed unless they are quantised; everything else is f32, and packed as well if it
         is a factor of an adapter. Of a shared parameter it is the part of this rank that counts, and its type is the
         same on every rank."""
         part = parameter.part
