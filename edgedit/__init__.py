@@ -21,6 +21,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "GraphBuilder": "edgedit.graph.builder",
         "ParallelConfig": "edgedit.config",
         "ParallelContext": "edgedit.parallel.context",
+        "PartFiles": "edgedit.pipelines.parts",
         "PeerLostError": "edgedit.errors",
         "Pipeline": "edgedit.pipelines.pipeline",
         "Result": "edgedit.pipelines.pipeline",

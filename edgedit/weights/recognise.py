@@ -112,8 +112,9 @@ def _shares(keys: list[str], prefixes: list[str]) -> dict[str | None, list[str]]
 
 
 def _is_ignored(key: str) -> bool:
-    patterns = [pattern for architecture in architectures() for pattern in architecture.ignore]
-    return any(fnmatchcase(key, pattern) or fnmatchcase(key, f"*.{pattern}") for pattern in patterns)
+    """Whether a tensor beside all networks is one that some network does not need."""
+    names = [name for architecture in architectures() for name in architecture.ignore if "*" not in name]
+    return any(key == name or key.endswith(f".{name}") for name in names)
 
 
 def _component(
