@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
     args.model = model_of(args)
     settings = read_settings(args.model, part_files(args))
-    args.weights_as, args.dtype = args.dtype, settings.main_dtype(args.dtype)
+    args.weights_as = args.dtype
     Loras.of(args.lora, args.lora_mode)
     image = image_options(args)
     image.check(settings.limits, args.steps)
@@ -121,13 +121,17 @@ def run(args: argparse.Namespace) -> int:
     pictures = output.picture_paths(args.output, request.batch)
     if args.latents_out is not None and args.latents_out.suffix != ".npy":
         raise ValueError(f"--latents-out {str(args.latents_out)!r}: the name must end in .npy")
-    notes = auto_layout.choose(args, request) if args.auto else []
+    notes = []
+    if args.auto:
+        args.dtype = settings.main_dtype(args.weights_as)
+        notes = auto_layout.choose(args, request)
     options, chosen = parallel_options(args, settings.num_heads)
     config = ParallelConfig.from_env(**options)
     settings.check_parallel(config)
     check_lockstep(config, request)
     check_profile(args.profile, config)
     bind_rank(args, config)
+    args.dtype = settings.main_dtype(args.weights_as)
     notes += [chosen] if chosen else []
     notes += _request_notes(args, request, settings.limits)
 

@@ -15,7 +15,7 @@ from edgedit.models.module import Module, Parameter
 from edgedit.sequence.rows import PictureStrategy
 
 if TYPE_CHECKING:
-    from edgedit.models.autoencoder_kl import AutoencoderKLConfig
+    from edgedit.models.autoencoder_config import AutoencoderKLConfig
 
 EPS = 1e-6
 
@@ -36,10 +36,21 @@ class Conv3x3(Module):
         activation: str | None = None,
         residual: Tensor | None = None,
     ) -> Tensor:
-        x, (above, below) = picture.with_neighbours(b, x)
+        x, outside = picture.with_neighbours(b, x)
+        return self.of_rows(b, x, outside, activation=activation, residual=residual)
+
+    def of_rows(
+        self,
+        b: GraphBuilder,
+        x: Tensor,
+        outside: tuple[int, int],
+        *,
+        activation: str | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Of rows between their neighbours, of which `outside` lie above and below the picture."""
         weight, bias = self.weight.on(b), self.bias.on(b)
-        padding = (above, below, 1, 1)
-        return b.conv2d(x, weight, bias, 1, padding, activation=activation, residual=residual)
+        return b.conv2d(x, weight, bias, 1, (*outside, 1, 1), activation=activation, residual=residual)
 
 
 class GroupNorm(Module):
@@ -124,7 +135,13 @@ class Upsample(Module):
         self.conv = Conv3x3(channels, channels)
 
     def forward(self, b: GraphBuilder, x: Tensor, picture: PictureStrategy) -> Tensor:
-        return self.conv(b, b.upsample_nearest(x, 2), picture)
+        rows = x.shape[2]
+        x, (above, below) = picture.with_neighbours(b, x)  # of the smaller picture, whose rows are smaller too
+        if not rows:
+            return self.conv.of_rows(b, b.reshape(x, (*x.shape[:2], 0, 2 * x.shape[3])), (1, 1))
+        x = b.upsample_nearest(x, 2)
+        first = 1 - above
+        return self.conv.of_rows(b, b.slice(x, 2, first, x.shape[2] - 1 + below), (above, below))
 
 
 class DownBlock(Module):

@@ -25,7 +25,7 @@ from edgedit.models.layers import RMSNorm
 from edgedit.models.module import Module, Parameter
 
 if TYPE_CHECKING:
-    from edgedit.models.sd3 import SD3Config
+    from edgedit.models.sd3_config import SD3Config
 
 
 class PatchProjection(Module):

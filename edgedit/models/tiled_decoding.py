@@ -15,7 +15,8 @@ from edgedit.parallel.split import array_split
 from edgedit.sequence.tiles import Cut, NormReached, Statistics, Tile, smallest_tile
 
 if TYPE_CHECKING:
-    from edgedit.models.autoencoder_kl import AutoencoderKL, AutoencoderKLConfig
+    from edgedit.models.autoencoder_config import AutoencoderKLConfig
+    from edgedit.models.autoencoder_kl import AutoencoderKL
 
 
 def check_tile(config: AutoencoderKLConfig, tile: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgedit.models.flux import FluxConfig
+from edgedit.models.flux_config import FluxConfig
 from edgedit.models.tokenizers import Tokenizer
 from edgedit.pipelines.image_inputs import FILL, REFERENCE, START
 from edgedit.pipelines.parts import Parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgedit.models.sd3 import PATCH, SD3Config
+from edgedit.models.sd3_config import PATCH, SD3Config
 from edgedit.models.tokenizers import Tokenizer
 from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.request import Limits

@@ -51,6 +51,8 @@ class Settings(ABC):
 
     def main_dtype(self, dtype: str) -> str:
         """The type of most of the transformer's weights when they are loaded as `dtype`, which may be "auto"."""
+        if dtype != "auto":
+            return dtype
         from edgedit.weights.convert import main_dtype
         from edgedit.weights.sources import open_source
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from edgedit.config import DEVICE_BACKENDS, ParallelConfig, check_heads, check_supported
-from edgedit.models.autoencoder_kl import AutoencoderKLConfig
-from edgedit.models.t5 import T5Config, T5EncoderModel
-from edgedit.models.tiled_decoding import check_tile
+from edgedit.models.autoencoder_config import AutoencoderKLConfig
 from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.request import Limits, Request
 from edgedit.pipelines.settings import Settings
@@ -34,6 +32,8 @@ class TextToImageSettings(Settings):
     def request(self, prompt: Any, negative_prompt: Any = None, **options: Any) -> Request:
         request = super().request(prompt, negative_prompt, **options)
         if request.vae_tile is not None:
+            from edgedit.models.tiled_decoding import check_tile
+
             check_tile(self.vae, request.vae_tile)
         return request
 
@@ -56,6 +56,8 @@ class TextToImageSettings(Settings):
             self._check_t5(config)
 
     def _check_t5(self, config: ParallelConfig) -> None:
+        from edgedit.models.t5 import T5Config, T5EncoderModel
+
         names = [name for name, kind in self.parts.classes.items() if kind == T5EncoderModel.__name__]
         if not names:
             raise ValueError(
