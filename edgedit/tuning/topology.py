@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -77,7 +78,7 @@ class Topology:
         for group in self._groups(axis):
             nodes = [rank // self.capacity for rank in group]
             if nodes[0] != nodes[-1]:  # ranks ascend, and nodes with them
-                inside = min(inside, *(nodes.count(node) - 1 for node in set(nodes)))
+                inside = min(inside, min(Counter(nodes).values()) - 1)
                 crosses = True
         return _Spread(inside, crosses)
 

@@ -215,21 +215,21 @@ def test_more_ranks_than_devices_are_refused(tmp_path, capsys):
 
 
 def test_thousands_of_ranks(tmp_path, capsys):
-    words = [
-        *cluster(tmp_path, nodes=512),
-        "--model",
-        "embedded",
-        "--num-images",
-        "512",
-        "--true-cfg-scale",
-        "2",
-        "--auto",
-        "--json",
-    ]
+    layout = ["--dp", "512", "--cfg", "2", "--ulysses", "2"]
+    words = [*cluster(tmp_path, nodes=512), "--num-images", "512", "--true-cfg-scale", "2", *layout, "--json"]
     report = json.loads(plan(capsys, *words))
     assert report["chosen"]["world_size"] == 2048
-    assert report["chosen"]["axes"]["dp"] == 512
     assert len(report["nodes"]) == 512
+    assert report["links"] == {"ulysses": "intra", "cfg": "intra", "dp": "inter"}
+
+
+def test_of_many_ranks_those_that_share_much_more_are_not_looked_at(monkeypatch):
+    asked = work(batch=4)
+    every = CostModel(asked, machine(SLOW)).ranked(4)
+    monkeypatch.setattr("edgedit.tuning.search.MANY_RANKS", 3)
+    some = CostModel(asked, machine(SLOW)).ranked(4)
+    assert some[0] == every[0]
+    assert {layout.degrees["dp"] for layout in some} == {4, 2} < {layout.degrees["dp"] for layout in every}
 
 
 def test_kernels_of_a_cluster_are_those_that_it_names(tmp_path, capsys):
