@@ -78,6 +78,7 @@ std::vector<Block> blocks_of(const std::vector<std::array<std::int64_t, 4>>& row
 
 const std::map<std::string, Launch> kOperators = {
     {"pack", pack}, {"receive", receive}, {"rope_table", rope_table}, {"modulate", modulate}, {"gated_residual", gated_residual},
+    {"attention_partial", attention_partial}, {"attention_merge", attention_merge},
 };
 
 Launch operator_named(const std::string& name) {

@@ -14,7 +14,15 @@ from edgedit.graph.schedule import Schedule
 
 # How ggml keeps a custom operator in the parameters of its node: function, number of tasks, user data.
 _CUSTOM_PARAMETERS = struct.Struct("Pi4xP")
-OPERATORS = ("pack", "receive", "rope_table", "modulate", "gated_residual")
+OPERATORS = (
+    "pack",
+    "receive",
+    "rope_table",
+    "modulate",
+    "gated_residual",
+    "attention_partial",
+    "attention_merge",
+)
 _VIEW_OPS = {
     lib.GGML_OP_NONE,
     lib.GGML_OP_VIEW,

@@ -133,3 +133,34 @@ def test_rope_tables_agree(both: Any) -> None:
     periods = [(10000.0 ** (np.arange(n) / n)).astype(np.float32) for n in (8, 28, 28)]
     cpu, cuda = both(build, positions, *periods)
     np.testing.assert_allclose(cuda, cpu, **CLOSE)
+
+
+@pytest.mark.parametrize("head_dim, heads, queries, keys", [(64, 3, 7, 130), (128, 2, 33, 65), (40, 1, 1, 1)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_attention_with_the_logarithms_of_its_sums_agrees(
+    both: Any, head_dim: int, heads: int, queries: int, keys: int, dtype: str
+) -> None:
+    mask = np.where(random(2, 1, queries, keys, seed=9) > 1, -np.inf, 0).astype(np.float32)
+    mask[0, 0, 0] = -np.inf  # a query without any key
+
+    def build(b: GraphBuilder, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return b.attention_partial(q, b.cast(k, dtype), b.cast(v, dtype), mask=mask)
+
+    shapes = ((2, queries, heads, head_dim), (2, keys, heads, head_dim), (2, keys, heads, head_dim))
+    arrays = [random(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    cpu, cuda = both(build, *arrays, mask)
+    np.testing.assert_allclose(cuda, cpu, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_merged_parts_agree(both: Any, dtype: str) -> None:
+    parts = [random(2, 5, 3, 65, seed=seed) for seed in range(3)]
+    parts[0][:, :2, :, -1] = -np.inf
+    parts[1][:, 1:3, :, -1] = -np.inf
+
+    def build(b: GraphBuilder, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
+        merged = b.attention_merge(b.scale(first, 1.0), second)
+        return b.cast(b.attention_merged(merged, third, dtype), "f32")
+
+    cpu, cuda = both(build, *parts)
+    np.testing.assert_allclose(cuda, cpu, atol=1e-6 if dtype == "f32" else 2e-2, rtol=1e-6)

@@ -18,6 +18,7 @@ from edgedit.graph._ggml import lib
 from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.cuda import CudaBackend, CudaExecutor
+from edgedit.graph.executor import Executor
 from edgedit.graph.tensor import Tensor
 from edgedit.parallel import cuda
 from edgedit.parallel.backends.device import DeviceGroup
@@ -154,6 +155,31 @@ def test_a_failure_of_a_channel_ends_the_run_and_frees_the_device(extension: fak
         executor.run({"x": random(3, 4)})
     assert group.channel.aborted
     executor.close()
+
+
+def test_attention_in_parts_is_the_devices(extension: fake_cuda.Module) -> None:
+    q, k, v = (random(1, tokens, 2, 8, seed=tokens) for tokens in (3, 10, 11))
+    v = v[:, :10]
+
+    def build(b: GraphBuilder) -> None:
+        of_q, of_k, of_v = (b.input(name, x.shape) for name, x in zip("qkv", (q, k, v), strict=True))
+        parts = [
+            b.attention_partial(of_q, b.slice(of_k, 1, *ends), b.slice(of_v, 1, *ends))
+            for ends in ((0, 4), (4, 9), (9, 10))
+        ]
+        b.output("y", b.attention_merged(b.attention_merge(*parts[:2]), parts[2]))
+
+    results = []
+    for make, backend, way in (
+        (Executor, CpuBackend(1), ParallelContext(ParallelConfig())),
+        (CudaExecutor, DeviceBackend(), context("in-graph")),
+    ):
+        b = GraphBuilder("device", kernels="ggml")
+        build(b)
+        results.append(make(b, backend, way).run({"q": q, "k": k, "v": v})["y"])
+    np.testing.assert_array_equal(*results)
+    operations = [step[1] for step in extension.plans[0].steps if step[0] == "operation"]
+    assert sorted(operations) == ["attention_merge"] * 2 + ["attention_partial"] * 3
 
 
 def test_host_groups_are_refused_with_the_backends_that_serve_devices(extension: fake_cuda.Module) -> None:
