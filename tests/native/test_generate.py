@@ -166,7 +166,7 @@ def test_smaller_weight_types_draw_nearly_the_same(capsys, tmp_path, dtype, limi
 def test_a_failing_draw_leaves_no_file(capsys, tmp_path, monkeypatch):
     from edgedit.models.autoencoder_kl import AutoencoderKL
 
-    monkeypatch.setattr(AutoencoderKL, "decode", lambda self, latents: np.ones((1, 3, 64, 64), np.float32))
+    monkeypatch.setattr(AutoencoderKL, "decode", lambda *_: np.ones((1, 3, 64, 64), np.float32))
     assert cli.main(["generate", "-p", "a cat", *FAST, "-o", str(tmp_path / "a.png")]) == cli.FAILURE
     assert "255 everywhere" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
