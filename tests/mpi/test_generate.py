@@ -142,6 +142,17 @@ def test_rings_and_gathers_draw_what_one_rank_draws(
     assert (drawing.report["backend"], drawing.report["comm"]) == (backend, "in-graph")
 
 
+@pytest.mark.parametrize("backend", ["shm", "mpi"])
+def test_weights_that_ranks_keep_shares_of_draw_what_one_rank_draws(
+    tmp_path, alone, assert_as_planned, backend
+):
+    flags = ["--ulysses", "3", "--shard-weights"]
+    drawing = on_ranks(tmp_path, 3, *EMBEDDED, *flags, "--backend", backend)
+    assert_same_picture(drawing, alone(*EMBEDDED))
+    assert_as_planned(drawing, "--steps", "3", *flags)
+    assert (drawing.report["backend"], drawing.report["comm"]) == (backend, "in-graph")
+
+
 @pytest.mark.parametrize("ulysses", [1, 2, 3])
 def test_guidance_over_ranks_draws_what_one_rank_draws(tmp_path, alone, assert_as_planned, ulysses):
     drawing = on_ranks(tmp_path, 2 * ulysses, *GUIDED, "--cfg", "2", "--ulysses", ulysses)
