@@ -59,8 +59,8 @@ class Checkpoint:
                 f"{file}: pickle files can run code when opened and are never loaded; "
                 "convert it to safetensors"
             )
-        if not file.exists():
-            raise CheckpointError(f"{file}: no such file")
+        if not file.is_file():  # a pipe would be waited for
+            raise CheckpointError(f"{file}: {'is no regular file' if file.exists() else 'no such file'}")
         if file.suffix == ".json":
             return cls(path, _open_shards(file))
         return cls(path, [SafetensorsFile(file)])

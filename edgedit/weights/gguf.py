@@ -66,6 +66,8 @@ class GgufFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        if self.path.exists() and not self.path.is_file():
+            raise CheckpointError(f"{self.path}: is no regular file")
         try:
             nbytes = self.path.stat().st_size
             self._map = np.memmap(self.path, np.uint8, "r") if nbytes else np.empty(0, np.uint8)
@@ -126,6 +128,8 @@ class GgufFile:
 
 def is_gguf(path: Path) -> bool:
     """Whether a file begins as GGUF does, whatever its name."""
+    if not path.is_file():  # a pipe would be waited for
+        return False
     try:
         with open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC

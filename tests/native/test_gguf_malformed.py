@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 
 import pytest
@@ -26,6 +27,7 @@ from gguf_bytes import (
 
 from edgedit.errors import CheckpointError
 from edgedit.weights.gguf import GgufFile
+from edgedit.weights.sources import open_source
 
 HUGE = (1 << 64) - 1
 
@@ -137,3 +139,16 @@ def test_every_truncation_is_refused(tmp_path):
         path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError):
             GgufFile(path)
+
+
+@pytest.mark.parametrize("name", ["pipe.gguf", "pipe.safetensors", "pipe"])
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CheckpointError, match=name):
+        open_source(tmp_path / name)
+
+
+def test_a_directory_is_no_gguf_file(tmp_path):
+    (tmp_path / "folder.gguf").mkdir()
+    with pytest.raises(CheckpointError, match="folder.gguf"):
+        open_source(tmp_path / "folder.gguf")
