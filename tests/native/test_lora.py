@@ -181,17 +181,19 @@ def test_kept_apart_it_gives_the_same(case, tmp_path, choice):
     close(result, case.expected(0.25))
 
 
-@pytest.mark.parametrize("axis", ["ulysses", "tp"])
+@pytest.mark.parametrize(
+    "layout",
+    [{"ulysses_degree": 2}, {"tp_degree": 2}, {"ulysses_degree": 2, "weight_residency": "sharded"}],
+    ids=lambda layout: " ".join(layout),
+)
 @pytest.mark.parametrize("mode", ["merge", "apart"])
-def test_ranks_that_share_work_or_weights_give_the_same(case, tmp_path, axis, mode):
+def test_ranks_that_share_work_or_weights_give_the_same(case, tmp_path, layout, mode):
     path = write_lora(
         tmp_path / "lora.safetensors", case.spelled(True), "lora_unet_", ("lora_down", "lora_up"), flat=True
     )
     deltas = case.deltas(path)
     results = ParallelContext.local(
-        2,
-        lambda context: case.run(context=context, deltas=deltas, lora_mode=mode),
-        **{f"{axis}_degree": 2},
+        2, lambda context: case.run(context=context, deltas=deltas, lora_mode=mode), **layout
     )
     for result in results:
         close(result, case.expected(), 5e-5)
