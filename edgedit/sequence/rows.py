@@ -129,7 +129,7 @@ class SplitRows(PictureStrategy):
         count = per_group * rows // self.own * self.height * width
         mean = b.scale(b.all_reduce("sums", group_sums(b, x, groups), self.group), 1.0 / count)
         centred = b.sub(x, by_channel(b, mean, per_group))
-        squares = b.all_reduce("squares", group_sums(b, b.mul(centred, centred), groups), self.group)
+        squares = b.all_reduce("squares", group_squares(b, centred, groups), self.group)
         return scaled(b, centred, b.scale(squares, 1.0 / count), eps, weight, bias)
 
     def attention(self, b: GraphBuilder, q: Tensor, k: Tensor, v: Tensor, width: int) -> Tensor:
@@ -168,10 +168,16 @@ def _stacked(b: GraphBuilder, parts: list[Tensor]) -> Tensor:
 
 def group_sums(b: GraphBuilder, x: Tensor, groups: int) -> Tensor:
     """Over each of the groups of channels of x [B, C, H, W]: [B, groups, 1]; first along the rows, on all threads."""
-    batch, channels, height, width = x.shape
-    lines = b.reshape(x, (batch * channels * height, width))
-    along = b.matmul(lines, b.constant("ones", np.ones((1, width), np.float32)))
-    return b.row_sums(b.reshape(along, (batch, groups, channels // groups * height)))
+    lines = b.reshape(x, (x.count // x.shape[3], x.shape[3]))
+    along = b.matmul(lines, b.constant("ones", np.ones((1, x.shape[3]), np.float32)))
+    return b.row_sums(b.reshape(along, (x.shape[0], groups, along.count // x.shape[0] // groups)))
+
+
+def group_squares(b: GraphBuilder, x: Tensor, groups: int) -> Tensor:
+    """As `group_sums`, of the squares, which stand nowhere."""
+    lines = b.reshape(x, (x.count // x.shape[3], 1, x.shape[3]))
+    along = b.matmul(lines, lines)
+    return b.row_sums(b.reshape(along, (x.shape[0], groups, along.count // x.shape[0] // groups)))
 
 
 def scaled(

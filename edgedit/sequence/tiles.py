@@ -14,12 +14,12 @@ import numpy as np
 
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
-from edgedit.sequence.rows import WholePicture, by_channel, group_sums, scaled
+from edgedit.sequence.rows import WholePicture, by_channel, group_squares, group_sums, scaled
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Equal runs of `tile` positions that cover `length` of them, as evenly as whole positions allow.
+    """Equal runs of at most `tile` positions that cover `length` of them, as evenly as whole positions allow.
 
     margin  positions at a cut whose values the cut has changed: they count nothing
     blend   positions over which one run passes into the next
@@ -38,21 +38,27 @@ class Cut:
             )
 
     @property
-    def extent(self) -> int:
-        """Of a run: all positions where there are fewer."""
-        return min(self.tile, self.length)
-
-    @property
     def blend(self) -> int:
-        return max(1, self.tile // 8)
+        return max(1, self.tile // 16)
+
+    @cached_property
+    def runs(self) -> int:
+        rest = max(0, self.length - self.tile)
+        return 1 - -rest // (self.tile - self._overlap)
+
+    @cached_property
+    def extent(self) -> int:
+        """Positions of each run: no more than so many runs need."""
+        return -(-(self.length + (self.runs - 1) * self._overlap) // self.runs)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        rest = self.length - self.extent
-        if not rest:
-            return (0,)
-        runs = 1 - -rest // (self.tile - 2 * self.margin - self.blend)
-        return tuple(round(run * rest / (runs - 1)) for run in range(runs))
+        rest, last = self.length - self.extent, max(1, self.runs - 1)
+        return tuple(round(run * rest / last) for run in range(self.runs))
+
+    @property
+    def _overlap(self) -> int:
+        return 2 * self.margin + self.blend
 
     def weights(self, run: int, factor: int) -> np.ndarray:
         """How much each value of a run counts, f32 [factor * extent]; `factor` values stand for each position."""
@@ -139,4 +145,4 @@ class Tile(WholePicture):
         mean = b.mul(group_sums(b, b.mul(x, owned), groups), share)
         centred = b.mul(b.sub(x, by_channel(b, mean, channels // groups)), owned)
         b.output("mean", mean)
-        b.output("variance", b.mul(group_sums(b, b.mul(centred, centred), groups), share))
+        b.output("variance", b.mul(group_squares(b, centred, groups), share))

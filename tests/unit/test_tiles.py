@@ -42,13 +42,11 @@ def test_runs_cover_a_side_and_what_a_cut_has_changed_counts_nothing(cut, factor
 
 
 def test_neighbours_pass_into_each_other_evenly():
-    cut = Cut(52, 28, 2)
-    assert (cut.starts, cut.extent, cut.blend) == ((0, 12, 24), 28, 3)
-    first = Cut(49, 28, 2)
-    weights = placed(first, first.weights, 2)
-    assert first.starts == (0, 21)
+    cut = Cut(52, 32, 2)
+    assert (cut.starts, cut.extent, cut.blend) == ((0, 23), 29, 2)
+    weights = placed(cut, cut.weights, 2)
     np.testing.assert_allclose(weights.sum(axis=0), 1, rtol=1e-6)
-    np.testing.assert_allclose(weights[0, 46:52], [1 - (i + 0.5) / 6 for i in range(6)], rtol=1e-6)
+    np.testing.assert_allclose(weights[0, 49:55], [1, 7 / 8, 5 / 8, 3 / 8, 1 / 8, 0], rtol=1e-6)
 
 
 def test_a_side_shorter_than_a_run_is_one():
