@@ -92,7 +92,10 @@ class Verification:
     def __init__(
         self, context: ParallelContext, open_pipeline: OpenPipeline, request: Request, step: int = 0
     ) -> None:
-        assert 0 <= step < request.num_inference_steps, f"step {step} of {request.num_inference_steps}"
+        self._num_steps = request.num_inference_steps
+        if request.image is not None:
+            self._num_steps -= request.image.first_step(request.num_inference_steps)
+        assert 0 <= step < self._num_steps, f"step {step} of {self._num_steps}"
         self._context = context
         self._open = open_pipeline
         self._request = request
@@ -179,8 +182,7 @@ class Verification:
         source = self._context.mesh.rank_at({"dp": replica})
         if source == 0:
             return np.stack(own)
-        share, steps = self._shares[replica], self._request.num_inference_steps
-        return self._receive((steps, share, *own[0].shape[1:]), source, "latents")
+        return self._receive((self._num_steps, self._shares[replica], *own[0].shape[1:]), source, "latents")
 
     def _hand_over(self, latents: list[np.ndarray]) -> None:
         """What world rank 0 asks of this rank; most have nothing."""

@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from edgedit.commands import verify_report
+from edgedit.commands.image_arguments import add_image_arguments, image_options
 from edgedit.commands.options import (
     add_host_arguments,
     add_parallel_arguments,
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON object instead of text")
     add_request_arguments(parser, as_stored=True)
     add_skip_layer_arguments(parser)
+    add_image_arguments(parser)
     add_host_arguments(parser)
     add_parallel_arguments(parser)
     parser.set_defaults(steps=_STEPS)
@@ -61,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     options, chosen = parallel_options(args, settings.num_heads)
     config = ParallelConfig.from_env(**options)
     settings.check_parallel(config)
+    image = image_options(args)
+    num_steps = image.num_steps(settings.limits, args.steps)
     request = settings.request(
         args.prompt or [_PROMPT],
         args.negative_prompt,
@@ -76,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if config.world_size == 1:
         raise ValueError("verify compares several ranks with one: mpirun -n 2 edgedit verify --ulysses 2 ...")
-    if not 1 <= args.block_step <= args.steps:
-        raise ValueError(f"--block-step is {args.block_step}; legal: 1 to {args.steps}")
+    if not 1 <= args.block_step <= num_steps:
+        raise ValueError(f"--block-step is {args.block_step}; legal: 1 to {num_steps}")
     if args.tolerance is not None and not args.tolerance >= 0:
         raise ValueError(f"--tolerance is {args.tolerance}; at least 0 is needed")
     bind_rank(args, config)
@@ -85,7 +89,10 @@ def run(args: argparse.Namespace) -> int:
     from edgedit.parallel.context import ParallelContext
 
     with ParallelContext(config) as context:
-        return _verify(args, context, request, [*([chosen] if chosen else [])])
+        request, problem = image.added_to(request, settings.limits, context)
+        if problem is None:
+            return _verify(args, context, request, [*([chosen] if chosen else [])])
+    raise ValueError(problem)
 
 
 def _verify(args: argparse.Namespace, context: ParallelContext, request: Request, notes: list[str]) -> int:

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgedit.pipelines.image_inputs import check_options, image_input
+from edgedit.pipelines.image_inputs import (
+    DEFAULT_STRENGTHS,
+    REFERENCE,
+    check_options,
+    first_step,
+    image_input,
+)
 from edgedit.pipelines.pictures import from_first_rank
 from edgedit.pipelines.request import Limits, Request
 
@@ -36,6 +42,13 @@ class ImageOptions:
             strength=self.strength,
             image_as=self.image_as,
         )
+
+    def num_steps(self, limits: Limits, num_steps: int) -> int:
+        """How many of the steps run, for options that `check` has passed."""
+        use = self.check(limits, num_steps)
+        if self.image is None or use == REFERENCE:
+            return num_steps
+        return num_steps - first_step(DEFAULT_STRENGTHS[use] if self.strength is None else self.strength, num_steps)
 
     def added_to(
         self, request: Request, limits: Limits, context: ParallelContext

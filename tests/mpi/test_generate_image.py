@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from launch import check_ok, mpirun
-from tiny_images import picture, write_kontext_pipeline
+from tiny_images import mask, picture, write_fill_pipeline, write_kontext_pipeline
 
 from edgedit import cli
 
@@ -39,3 +39,18 @@ def test_a_picture_that_is_not_there_is_refused_once(model, tmp_path):
     done = mpirun(2, "edgedit", "generate", *words, "--ulysses", "2")
     assert done.returncode == 2
     assert done.stderr.count("picture 'absent.png': there is no such file") == 1
+
+
+def test_verify_compares_the_steps_that_run(tmp_path):
+    model = write_fill_pipeline(tmp_path / "fill", heads=3, num_layers=1, num_single_layers=1)
+    picture(20, 16).save(tmp_path / "image.png")
+    mask(20, 16).save(tmp_path / "mask.png")
+    words = ["--model", str(model), *SIZE[:-1], "3", "--ulysses", "2", "--json"]
+    pictures = ["--image", str(tmp_path / "image.png"), "--mask", str(tmp_path / "mask.png")]
+    done = mpirun(2, "edgedit", "verify", *words, *pictures, "--strength", "0.6", "--block-step", "2")
+    report = json.loads(check_ok(done))
+    assert report["passed"]
+    assert len(report["steps"]) == 2
+    refused = mpirun(2, "edgedit", "verify", *words, *pictures, "--strength", "0.6", "--block-step", "3")
+    assert refused.returncode == 2
+    assert "--block-step is 3; legal: 1 to 2" in refused.stderr
