@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 QUANTISATION_VERSION = 2
 # Of llama.cpp's enumeration of what a file mostly holds.
 FILE_TYPES = {
-    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 12, "q4_k": 15,
-    "q5_k": 17, "q6_k": 18, "iq4_nl": 25, "iq3_s": 26, "iq4_xs": 30, "bf16": 32,
+    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14,
+    "q5_k": 16, "q6_k": 18, "iq4_nl": 25, "iq3_s": 26, "iq4_xs": 30, "bf16": 32,
 }  # fmt: skip
 
 

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 VERSION = 3
 MAX_NAME_NBYTES = 63  # what ggml's own reader takes
-_UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 6, 7, 8, 9
+_UINT32, _STRING = 4, 8  # the format's numbers of value types
 
-Scalar = bool | int | float | str
-Value = Scalar | Sequence[str]
+Value = int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +91,7 @@ def _string(text: bytes) -> bytes:
 
 
 def _value(value: Value) -> bytes:
-    """A metadata value behind its type; integers are 32 bits."""
-    if isinstance(value, bool):
-        return struct.pack("<I?", _BOOL, value)
+    """A metadata value behind its type."""
     if isinstance(value, int):
         return struct.pack("<II", _UINT32, value)
-    if isinstance(value, float):
-        return struct.pack("<If", _FLOAT32, value)
-    if isinstance(value, str):
-        return struct.pack("<I", _STRING) + _string(value.encode())
-    items = b"".join(_string(item.encode()) for item in value)
-    return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + items
+    return struct.pack("<I", _STRING) + _string(value.encode())

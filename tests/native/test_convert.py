@@ -28,6 +28,7 @@ from edgedit.models.sd3 import SD3Transformer
 from edgedit.models.t5 import T5EncoderModel
 from edgedit.pipelines.loras import Loras
 from edgedit.weights import convert
+from edgedit.weights.export import FILE_TYPES
 from edgedit.weights.gguf import GgufFile
 from edgedit.weights.quantisation import choose_type
 
@@ -192,6 +193,12 @@ def test_large_matrices_are_quantised_and_the_rest_is_not(tmp_path, capsys, flux
     reference = outputs(FluxTransformer.from_pretrained(flux))
     error = np.abs(outputs(model) - reference).max() / np.abs(reference).max()
     assert 0 < error < 0.5
+
+
+def test_kinds_of_files_are_those_of_llama_cpp():
+    names = {"f32": "ALL_F32"} | {f"q{bits}_k": f"MOSTLY_Q{bits}_K_S" for bits in (3, 4, 5)}
+    for dtype, number in FILE_TYPES.items():
+        assert gguf.LlamaFileType(number).name == names.get(dtype, f"MOSTLY_{dtype.upper()}")
 
 
 def test_the_first_rule_that_fits_decides(tmp_path, capsys, flux):
