@@ -70,6 +70,9 @@ class Parts:
         return read_json(where / "config.json") if isinstance(where, Path) else dict(where.config)
 
     def tokenizer(self, name: str) -> Path:
+        """The directory of a tokenizer. ValueError where there is none."""
+        if name not in self.tokenizers:
+            raise ValueError(f"{self.title}: has no {name}")
         return self.tokenizers[name]
 
     def scheduler(self) -> dict[str, Any]:
