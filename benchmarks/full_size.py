@@ -55,7 +55,9 @@ def main() -> None:
             for data in context.group("world").exchange(json.dumps(own).encode(), label="measurements")
         ]
         if context.rank == 0:
-            save(f"full-size-{options.model}", record_of(options, context, ranks), options.output)
+            shared = [f"{axis}-{getattr(options, axis)}" for axis in ("ulysses", "tp") if getattr(options, axis)]
+            name = "-".join(["full-size", options.model, *shared])
+            save(name, record_of(options, context, ranks), options.output)
 
 
 def run(options: argparse.Namespace, context: ParallelContext) -> dict[str, Any]:
