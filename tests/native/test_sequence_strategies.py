@@ -153,3 +153,17 @@ def test_gathered_keys_give_the_bits_of_one_rank(degrees):
     alone = problem.run({"ulysses": 1}, kernels="portable")
     for mine, theirs in zip(problem.run(degrees, kernels="portable"), alone, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+@strategies
+@pytest.mark.parametrize("replicated", [(), (0,)])
+def test_products_of_bf16(degrees, replicated):
+    """What one rank gives, bit for bit; but a ring rounds weights that are counted from another highest score."""
+    problem = Problem((5, 18), heads=5, batch=2, replicated=replicated)
+    choices = {"kernels": "portable", "compute_dtype": "bf16"}
+    alone = Problem((5, 18), heads=5, batch=2).run({"ulysses": 1}, **choices)
+    atol = 2.0**-7 if "ring" in degrees else 0  # the last bit of a bf16 around 1
+    for wire_dtype in ("f32", "bf16"):
+        outputs = problem.run(degrees, wire_dtype=wire_dtype, **choices)
+        for mine, theirs in zip(outputs, alone, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
