@@ -40,7 +40,7 @@ help:
 	@echo "make parity     the comparison with diffusers and transformers (installs PyTorch for the CPU)"
 	@echo "make lint       ruff"
 	@echo "make typecheck  mypy"
-	@echo "make check-long all of the above, the slow tests included"
+	@echo "make check-long all of the above, the slow tests included, and ten minutes of fuzzing the readers of files"
 	@echo "make cuda       the CUDA extension (needs nvcc of CUDA 12 or 13); CUDA_ARCHITECTURES=80 for an A100"
 	@echo "make clean      remove build output (the environment $(VENV) stays)"
 
