@@ -21,7 +21,7 @@ from edgedit.models.adapters import adapted
 from edgedit.models.module import Module
 from edgedit.models.tensor_parallel import TensorGroup, share, sharing_notes
 from edgedit.parallel.context import ParallelContext
-from edgedit.weights.convert import check_compute_dtype, main_dtype
+from edgedit.weights.convert import AUTO, check_compute_dtype, main_dtype
 from edgedit.weights.deltas import Deltas
 from edgedit.weights.loader import Progress, WeightStore, load
 from edgedit.weights.recognise import component_of, holds
@@ -141,7 +141,7 @@ class Model:
     def from_pretrained(
         cls,
         where: str | Path | ComponentWeights,
-        compute_dtype: str = "f32",
+        compute_dtype: str = AUTO,
         threads: int | None = None,
         parallel: ParallelConfig | ParallelContext | None = None,
         progress: Progress | None = None,

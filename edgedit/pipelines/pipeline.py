@@ -68,7 +68,7 @@ class Pipeline(ABC):
     @staticmethod
     def from_pretrained(
         model: str | Path | None,
-        compute_dtype: str = "f32",
+        compute_dtype: str = "auto",
         threads: int | None = None,
         parallel: ParallelConfig | ParallelContext | None = None,
         progress: bool = False,
