@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import tracemalloc
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 from gguf.quants import dequantize, quantize
 from lora_files import added, random_factors, write_lora
 from safetensors.numpy import load_file, save_file
-from single_files import TOLD_FLUX
+from single_files import TOLD_FLUX, original, read_component, write_typed
 from tiny import write_flux_pipeline, write_flux_transformer, write_t5
 from tiny_sd3 import write_sd3_pipeline
 
@@ -272,6 +273,24 @@ def test_lora_is_added_to_quantised_weights_and_rounded_back(tmp_path, capsys, f
     assert nbytes == FluxTransformer.from_pretrained(path, "auto").weights.nbytes
     apart = FluxTransformer.from_pretrained(path, "auto", deltas=deltas["transformer"], lora_mode="apart")
     assert 0 < np.abs(outputs(apart) - expected).max() <= 0.05 * np.abs(expected).max()
+
+
+def test_scales_of_fp8_are_applied(tmp_path, capsys):
+    write_flux_transformer(tmp_path / "flux")
+    tensors = {name: (x, "F32") for name, x in original("flux", read_component(tmp_path / "flux")).items()}
+    name = "single_blocks.0.linear1"
+    bits = np.random.default_rng(0).integers(0, 0x70, tensors[f"{name}.weight"][0].shape).astype(np.uint8)
+    tensors[f"{name}.weight"] = (bits, "F8_E4M3")
+    tensors[f"{name}.weight_scale"] = (np.float32([0.125]), "F32")
+    write_typed(tmp_path / "a.safetensors", tensors)
+    shutil.copy(tmp_path / "flux" / "config.json", tmp_path)
+    exponent, mantissa = (bits >> 3).astype(int), (bits & 7) / 8
+    decoded = np.where(exponent > 0, (1 + mantissa) * 2.0 ** (exponent - 7), mantissa * 2.0**-6)
+    for dtype in ("f32", "stored"):
+        converted(capsys, tmp_path / "a.safetensors", tmp_path / "a.gguf", "--type", dtype)
+        values, types = tensors_of(tmp_path / "a.gguf")
+        np.testing.assert_array_equal(values[f"{name}.weight"], (decoded / 8).astype(np.float32))
+        assert types[f"{name}.weight"] == {"f32": "F32", "stored": "BF16"}[dtype]
 
 
 def test_types_that_need_statistics_take_no_sums(tmp_path, capsys, flux, monkeypatch):
