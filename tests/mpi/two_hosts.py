@@ -1,5 +1,5 @@
-"""Two hosts on one machine: network namespaces that a cable of virtual Ethernet joins, each with names, processes and
-shared memory of its own, so that ranks in one cannot reach those in the other but over the network.
+"""Two hosts on one machine: network namespaces that a virtual cable joins, each with names, processes and shared memory
+of its own, so that ranks in one cannot reach those in the other but over the network.
 
     sudo two_hosts.py [--delay-ms MS] RANKS PROGRAM [ARGUMENT ...]
 
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launch import environment, mpiexec_path
+from slow_cable import SlowCable
 
 _NAMES = ("edgedit-a", "edgedit-b")
 _CABLE = ("edgedit-va", "edgedit-vb")
@@ -39,6 +40,10 @@ class NotPermitted(Exception):
     """Why this system makes no such hosts."""
 
 
+class NoDelay(NotPermitted):
+    """Why its own cables have no delay."""
+
+
 @contextlib.contextmanager
 def two_hosts(delay_ms: float = 0.0) -> Iterator[TwoHosts]:
     """Raises NotPermitted with the system's own words where namespaces, cables or delays cannot be had."""
@@ -46,21 +51,52 @@ def two_hosts(delay_ms: float = 0.0) -> Iterator[TwoHosts]:
         for name in _NAMES:
             _system("ip", "netns", "add", name)
             cleanup.callback(_system, "ip", "netns", "del", name)
-        _system("ip", "link", "add", _CABLE[0], "type", "veth", "peer", "name", _CABLE[1])
-        for name, end, address in zip(_NAMES, _CABLE, _ADDRESSES, strict=True):
-            _system("ip", "link", "set", end, "netns", name)
-            _system("ip", "-n", name, "addr", "add", f"{address}/24", "dev", end)
-            for device in ("lo", end):
-                _system("ip", "-n", name, "link", "set", device, "up")
-            if delay_ms:
-                delay = ("root", "netem", "delay", f"{delay_ms}ms")
-                _system("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", end, *delay)
+        try:
+            _lay_cable(delay_ms)
+        except NoDelay as reason:
+            cleanup.callback(_lay_slow_cable(delay_ms, reason).close)
         _system("ip", "netns", "exec", _NAMES[0], *_ISOLATED, "true")
         directory = Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
         shell = directory / "remote_shell"
         shell.write_text(_REMOTE_SHELL)
         shell.chmod(0o755)
         yield TwoHosts(shell)
+
+
+def _lay_cable(delay_ms: float) -> None:
+    """Virtual Ethernet, with the kernel's own delay."""
+    _system("ip", "link", "add", _CABLE[0], "type", "veth", "peer", "name", _CABLE[1])
+    _connect()
+    for name, end in zip(_NAMES, _CABLE, strict=True):
+        if delay_ms:
+            delay = ("root", "netem", "delay", f"{delay_ms}ms")
+            try:
+                _system("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", end, *delay)
+            except NotPermitted as reason:
+                _system("ip", "-n", name, "link", "del", end)  # both ends
+                raise NoDelay(str(reason)) from None
+
+
+def _lay_slow_cable(delay_ms: float, reason: NotPermitted) -> SlowCable:
+    try:
+        cable = SlowCable(_CABLE, delay_ms / 1000)
+    except OSError as error:
+        raise NotPermitted(f"{reason}; and no tun devices: {error}") from None
+    try:
+        _connect()
+    except NotPermitted:
+        cable.close()
+        raise
+    return cable
+
+
+def _connect() -> None:
+    """Put an end of the cable into each namespace."""
+    for name, end, address in zip(_NAMES, _CABLE, _ADDRESSES, strict=True):
+        _system("ip", "link", "set", end, "netns", name)
+        _system("ip", "-n", name, "addr", "add", f"{address}/24", "dev", end)
+        for device in ("lo", end):
+            _system("ip", "-n", name, "link", "set", device, "up")
 
 
 class TwoHosts:
