@@ -312,13 +312,11 @@ class TextToImage(Pipeline):
             1000 / self.transformer.timestep_range
         )
         of_batch = np.repeat(timesteps[:, None], request.batch, axis=1)
-        of_branch = {
-            prompts: Text.of([texts[prompt] for prompt in prompts])
-            for prompts in dict.fromkeys(request.branches[branch] for branch in branches.own)
-        }
+        prompts = {text_of(branch): request.branches[branch] for branch in branches.own}
+        of_branch = {which: Text.of([texts[prompt] for prompt in own]) for which, own in prompts.items()}
         modulations = {
-            prompts: ModulationsAhead(self.transformer, of_batch, text.pooled, self.guidance(request))
-            for prompts, text in of_branch.items()
+            which: ModulationsAhead(self.transformer, of_batch, text.pooled, self.guidance(request))
+            for which, text in of_branch.items()
         }
         skipping = request.skip_layer_guidance
 
@@ -326,9 +324,8 @@ class TextToImage(Pipeline):
             self.context.note(step=step + 1, phase="denoising")
 
             def predict(branch: int, step: int = step, latents: np.ndarray = latents) -> np.ndarray:
-                prompts = request.branches[branch]
-                skip_layers = _skip_layers(request, branch)
-                text, modulation = of_branch[prompts], modulations[prompts].of(step)
+                which, skip_layers = text_of(branch), _skip_layers(request, branch)
+                text, modulation = of_branch[which], modulations[which].of(step)
                 return self.velocity(latents, text, modulation, skip_layers, image)
 
             does_skip = skipping is not None and skipping.is_active(step, num_steps)
@@ -397,6 +394,12 @@ class TextToImage(Pipeline):
         return [
             f"cfg {self.context.config.cfg_degree}: the request has {have}, ranks {ranks} repeat others{hint}"
         ]
+
+
+def text_of(branch: int) -> int:
+    """The branch whose text a branch reads: a third one has that of the second. What the prompts are does not matter, so
+    that replicas run the same passes."""
+    return min(branch, GUIDED_BRANCHES - 1)
 
 
 def _skip_layers(request: Request, branch: int) -> tuple[int, ...]:
