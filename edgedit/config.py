@@ -15,7 +15,7 @@ from edgedit.degrees import AXES, degree_choices, fewer_ulysses, flags
 BACKENDS = ("auto", "none", "local", "mpi", "shm", "nccl", "cuda-ipc")
 COMMS = ("auto", "graph-cut", "in-graph")
 OPS = ("auto", "fused", "generic")
-WIRE_DTYPES = ("auto", "f32", "f16", "bf16")
+WIRE_DTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 TEXT_ENCODERS = ("replicated", "first")
 WEIGHT_RESIDENCIES = ("whole", "sharded")
 # The words of the design that this version cannot do yet, and what it can.
@@ -48,7 +48,7 @@ class ParallelConfig:
     tp_degree: int = 1
     vae_degree: int = 1  # overlay group: part of the same world, no factor of it
     text_encoder_degree: int = 1  # overlay group
-    weight_residency: str = "whole"  # sharded: the ranks of a replica keep shares, and gather each block ahead of use
+    weight_residency: str = "whole"  # sharded: ranks keep shares, and gather each block ahead of use
     text_encoders: str = "replicated"  # first: only the first ranks encode, and send what they made
     wire_dtype: str = "auto"  # auto never rounds more than one rank alone would: see wire_dtype_for
     comm: str = "auto"
@@ -81,6 +81,8 @@ class ParallelConfig:
         self._resolve("comm", "graph-cut" if self.backend in ("none", "local") else "in-graph")
         self._resolve("ops", "fused")
         self._resolve_kernels()
+        if self.wire_dtype == "q8_0" and self.backend in DEVICE_BACKENDS:
+            raise ValueError(f"wire_dtype q8_0 is packed on the host, but backend {self.backend} computes on a device")
         if self.backend == "local" and self.comm == "in-graph":
             raise ValueError(
                 "comm in-graph runs one rank a process, but backend local runs threads; legal: graph-cut"
@@ -147,8 +149,8 @@ class ParallelConfig:
 
     @property
     def weight_degree(self) -> int:
-        """Ranks that keep the weights of one share of the transformer between them."""
-        return self.world_size // (self.tp_degree * self.dp_degree) if self.weight_residency == "sharded" else 1
+        """Ranks that keep the weights of one place on the tp axis between them."""
+        return self.world_size // self.tp_degree if self.weight_residency == "sharded" else 1
 
     @property
     def sends_text(self) -> bool:

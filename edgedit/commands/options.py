@@ -82,7 +82,7 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shard-weights",
         action="store_true",
-        help="keep 1/N of the transformer on each rank of a replica, and gather each block ahead of use",
+        help="keep 1/N of the transformer on each of N ranks, and gather each block ahead of use",
     )
     group.add_argument(
         "--text-encoder-ranks",

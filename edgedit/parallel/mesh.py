@@ -12,7 +12,7 @@ from typing import Any
 from edgedit.config import AXES
 
 WORLD = "world"
-WEIGHTS = "weights"  # ranks that keep shares of the same weights: those of a replica with the same place on tp
+WEIGHTS = "weights"  # ranks that keep shares of the same weights: those with the same place on tp
 
 
 class Mesh:
@@ -70,9 +70,7 @@ class Mesh:
     def _sharing_weights(self, rank: int) -> list[int]:
         if not self.shards_weights:
             return [rank]
-        place = self.coords(rank)
-        others = ((other, self.coords(other)) for other in range(self.world_size))
-        return [other for other, theirs in others if all(theirs[axis] == place[axis] for axis in ("tp", "dp"))]
+        return list(range(rank % self.degrees["tp"], self.world_size, self.degrees["tp"]))
 
     def groups(self, axis: str) -> list[list[int]]:
         """All groups of `axis`, each in the order of the axis, by their first rank."""

@@ -64,12 +64,19 @@ class Branches:
 
 
 def check_lockstep(config: ParallelConfig, request: Request) -> None:
-    """Refuse guidance whose ranks would not all run the same blocks as often, where they keep each other's weights.
+    """Refuse requests for which ranks would not all run the same blocks as often, where they keep each other's weights.
 
     Raises ValueError.
     """
+    if config.weight_degree == 1:
+        return
+    if request.batch % config.dp_degree:
+        raise ValueError(
+            f"sharded weights over dp {config.dp_degree}: {request.batch} pictures give some ranks more than others; "
+            f"use a number of pictures that dp divides, or whole weights"
+        )
     degree, count = config.cfg_degree, len(request.branches)
-    if config.weight_degree == 1 or degree == 1:
+    if degree == 1:
         return
     if request.skip_layer_guidance is not None:
         raise ValueError(

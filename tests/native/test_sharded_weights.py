@@ -69,7 +69,7 @@ def on_ranks(model, layout, dtype="f32", **options):
 
 def assert_same_bits(model, layout, **options):
     whole, sharded = (on_ranks(model, layout, weight_residency=r, **options) for r in ("whole", "sharded"))
-    keepers = int(np.prod([degree for axis, degree in layout.items() if axis not in ("tp", "dp")]))
+    keepers = int(np.prod([degree for axis, degree in layout.items() if axis != "tp"]))
     for (expected, all_nbytes), (output, nbytes) in zip(whole, sharded, strict=True):
         assert np.isfinite(expected).all()
         np.testing.assert_array_equal(output, expected)
@@ -192,18 +192,22 @@ def test_a_plan_tells_what_is_kept_and_what_is_gathered(capsys):
     assert more == pytest.approx(gathered, rel=1e-4)
 
 
-@pytest.mark.parametrize("layout", [{"ulysses": 2, "cfg": 2}, {"tp": 2, "cfg": 2}, {"ulysses": 3}], ids=str)
+@pytest.mark.parametrize(
+    "layout", [{"ulysses": 2, "cfg": 2}, {"tp": 2, "cfg": 2}, {"ulysses": 2, "dp": 2}], ids=str
+)
 def test_pictures_are_the_same_and_bytes_as_planned(tmp_path, capsys, layout):
     directory = write_flux_pipeline(tmp_path / "model", heads=3, num_layers=1, num_single_layers=2)
     sizes = ["--width", "20", "--height", "12", "--steps", "2", "--max-sequence-length", "5", "--shard-weights"]
     flags = [word for axis, degree in layout.items() for word in (f"--{axis}", str(degree))]
-    assert main(["plan", "--model", str(directory), *sizes, *flags, "--true-cfg-scale", "2", "--json"]) == 0
+    flags += ["--num-images", str(layout.get("dp", 1)), "--true-cfg-scale", "2"]
+    assert main(["plan", "--model", str(directory), *sizes, *flags, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
 
     def draw(context):
         with Pipeline.from_pretrained(directory, threads=1, parallel=context) as pipeline:
             call = {"num_inference_steps": 2, "height": 12, "width": 20, "max_sequence_length": 5, "seed": 0}
-            result = pipeline(["a cat", "a bird"], "a dog", true_cfg_scale=2.0, batch_size=1, **call)
+            # of two replicas, one draws what it is to stay away from
+            result = pipeline(["a cat", "a dog"], "a dog", true_cfg_scale=2.0, batch_size=1, **call)
         return result, pipeline.transformer.weights.nbytes
 
     size, degrees = int(np.prod(list(layout.values()))), {f"{axis}_degree": n for axis, n in layout.items()}
@@ -213,8 +217,8 @@ def test_pictures_are_the_same_and_bytes_as_planned(tmp_path, capsys, layout):
         np.testing.assert_array_equal(result.latents, expected.latents)
         assert held < 0.8 * all_held
         assert sum(memory["weights"].values()) <= held < 1.02 * sum(memory["weights"].values())
-    # two rounds of one picture each
-    assert results[0][0].bytes_sent == [2 * nbytes for nbytes in report["bytes_sent"]]
+    rounds = 2 // layout.get("dp", 1)  # of one picture each
+    assert results[0][0].bytes_sent == [rounds * nbytes for nbytes in report["bytes_sent"]]
 
 
 def test_guidance_that_ranks_cannot_run_in_step_is_refused(tmp_path, capsys):
@@ -227,6 +231,8 @@ def test_guidance_that_ranks_cannot_run_in_step_is_refused(tmp_path, capsys):
 
     with pytest.raises(ValueError, match="sharded weights over cfg 2: a branch leaves layers out"):
         ParallelContext.local(2, draw, cfg_degree=2, weight_residency="sharded")
+    with pytest.raises(ValueError, match="sharded weights over dp 2: 1 pictures give some ranks more than others"):
+        ParallelContext.local(2, draw, dp_degree=2, weight_residency="sharded")
     ranks = ParallelContext.local(2, draw, ulysses_degree=2, weight_residency="sharded")
     np.testing.assert_array_equal(ranks[0], ParallelContext.local(2, draw, ulysses_degree=2)[0])
 
