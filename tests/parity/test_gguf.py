@@ -73,7 +73,7 @@ def test_diffusers_reads_what_was_converted(tmp_path, any_width, exact, family, 
         quantization_config=diffusers.GGUFQuantizationConfig(compute_dtype=torch.float32),
         torch_dtype=torch.float32,
     )
-    own = model.from_pretrained(path)
+    own = model.from_pretrained(path, "f32")
     arrays = inputs(own.config, family == "flux")
     with torch.no_grad():
         tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
