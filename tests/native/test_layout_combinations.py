@@ -29,6 +29,7 @@ WRITERS = {"flux": write_flux_pipeline, "sd3": write_sd3_pipeline}
 # 15 image tokens, 7 of text or 16 and 7, 7 heads: nothing divides
 CALL = {"num_inference_steps": 2, "height": 12, "width": 20, "seed": 3, "max_sequence_length": 7}
 GUIDED = {"flux": {"true_cfg_scale": 3.0}, "sd3": {}}
+UNGUIDED = {"flux": {}, "sd3": {"guidance_scale": 1.0}}
 PROMPTS = ["a cat", "a dog", "rain"]
 SAMPLE = 5  # of each family, for every run of the tests
 
@@ -89,6 +90,26 @@ def test_a_legal_layout_draws_what_one_rank_draws(alone, family, degrees):
     for latents in ranks:
         np.testing.assert_array_equal(latents, ranks[0])
     np.testing.assert_allclose(ranks[0], expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("family", WRITERS)
+@pytest.mark.parametrize(
+    ("degrees", "guidance"),
+    [({"cfg": 4, "ring": 2}, GUIDED), ({"cfg": 2, "kv_gather": 2}, UNGUIDED)],
+    ids=["two branches on cfg 4", "one branch on cfg 2"],
+)
+def test_spare_guidance_ranks_draw_along(alone, family, degrees, guidance):
+    directory, _ = alone(family)
+    call = {**CALL, **guidance[family]}
+
+    def run(context):
+        pipeline = Pipeline.from_pretrained(directory, threads=1, parallel=context, progress=False)
+        return pipeline("a cat", "fog", **call).latents
+
+    with Pipeline.from_pretrained(directory, threads=1, parallel=ParallelConfig()) as pipeline:
+        expected = pipeline("a cat", "fog", **call).latents
+    for latents in ParallelContext.local(math.prod(degrees.values()), run, **options_of(degrees)):
+        np.testing.assert_allclose(latents, expected, rtol=0, atol=5e-5 * np.abs(expected).max())
 
 
 ILLEGAL = [degrees for degrees in combinations() if not is_legal(degrees)]

@@ -44,7 +44,7 @@ def test_any_length_on_any_number_of_ranks(degrees, sizes, length):
 
 @strategies
 @both_ops
-@pytest.mark.parametrize("text", [1, 5, 9])
+@pytest.mark.parametrize("text", [1, 9])
 @pytest.mark.parametrize("mode", ["uneven", "pad"])
 def test_text_and_image_join(degrees, ops, text, mode):
     problem = Problem((text, 16), heads=5, batch=3)
@@ -98,7 +98,7 @@ def test_a_query_without_any_key_gives_nothing(degrees):
 
 @strategies
 @both_ops
-@pytest.mark.parametrize("replicated", [(0,), (1,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("replicated", [(1,), (0, 2), (0, 1, 2)])
 def test_streams_that_every_rank_holds(degrees, ops, replicated):
     problem = Problem((3, 9, 6), heads=5, batch=2, replicated=replicated)
     expected = problem.expected()
