@@ -14,7 +14,6 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
-from edgedit.dtypes import f32_to_bf16
 from edgedit.weights.name_map import architecture
 
 Tensors = Mapping[str, np.ndarray]
@@ -104,7 +103,3 @@ def write_typed(path: Path, tensors: Mapping[str, tuple[np.ndarray, str]]) -> Pa
     data = b"".join(np.ascontiguousarray(values).tobytes() for values, _ in tensors.values())
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
     return path
-
-
-def as_bf16(values: np.ndarray) -> tuple[np.ndarray, str]:
-    return f32_to_bf16(values), "BF16"

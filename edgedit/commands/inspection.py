@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from edgedit.errors import CheckpointError
 from edgedit.pipelines.configs import read_json
 from edgedit.pipelines.parts import INDEX
-from edgedit.pipelines.published import family_of_transformer
-from edgedit.pipelines.settings import PIPELINES, read_settings
+from edgedit.pipelines.published import PIPELINES, family_of_transformer
+from edgedit.pipelines.settings import read_settings
 
 if TYPE_CHECKING:
     from edgedit.weights.recognise import Component

@@ -10,6 +10,7 @@ from edgedit.models.flux_config import FluxConfig
 from edgedit.models.tokenizers import Tokenizer
 from edgedit.pipelines.image_inputs import FILL, REFERENCE, START
 from edgedit.pipelines.parts import Parts
+from edgedit.pipelines.published import FLUX
 from edgedit.pipelines.request import MAX_SEQUENCE_LENGTH, Limits
 from edgedit.pipelines.text_to_image_settings import (
     TextToImageSettings,
@@ -17,12 +18,6 @@ from edgedit.pipelines.text_to_image_settings import (
     vae_scale,
 )
 
-COMPONENTS = {
-    "text_encoder": "CLIPTextModel",
-    "text_encoder_2": "T5EncoderModel",
-    "transformer": "FluxTransformer2DModel",
-    "vae": "AutoencoderKL",
-}
 KONTEXT = "FluxKontextPipeline"  # its transformer is that of FLUX.1-dev, so only the pipeline's name tells
 _DEFAULT_LATENT_SIZE = 128  # diffusers' default_sample_size
 _FILL_GUIDANCE_SCALE = 30.0  # default, as in diffusers
@@ -38,7 +33,7 @@ class FluxSettings(TextToImageSettings):
 
     @classmethod
     def read(cls, parts: Parts) -> FluxSettings:
-        parts.check(COMPONENTS)
+        parts.check(FLUX.needed)
         transformer = parts.config("transformer")
         config = FluxConfig.from_dict(transformer)
         vae = parts.config("vae")

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 EMBEDDED = "embedded"
 INDEX = "model_index.json"
-Where = "Path | ComponentWeights"  # of a network: a directory with its config.json, or what was found in a file
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,9 @@ class Parts:
     title       where they are from, for messages
     pipeline    class name as in model_index.json
     classes     class names of the networks that there are
-    networks    where each is
+    networks    where each is: a directory with its config.json, or what was found in a file
     tokenizers  directories
-    scheduler   content of its config, None where `scheduler_config.json` of the directory has it
+    schedule    content of scheduler_config.json, or where that is
     """
 
     title: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from edgedit.models.sd3_config import PATCH, SD3Config
 from edgedit.models.tokenizers import Tokenizer
 from edgedit.pipelines.parts import Parts
+from edgedit.pipelines.published import SD3
 from edgedit.pipelines.request import Limits
 from edgedit.pipelines.text_to_image_settings import (
     TextToImageSettings,
@@ -14,12 +15,6 @@ from edgedit.pipelines.text_to_image_settings import (
     vae_scale,
 )
 
-COMPONENTS = {
-    "text_encoder": "CLIPTextModelWithProjection",
-    "text_encoder_2": "CLIPTextModelWithProjection",
-    "transformer": "SD3Transformer2DModel",
-    "vae": "AutoencoderKL",
-}
 T5 = "T5EncoderModel"
 MAX_T5_TOKENS = 256  # default, as in diffusers
 GUIDANCE_SCALE = 7.0  # default, as in diffusers
@@ -43,7 +38,7 @@ class SD3Settings(TextToImageSettings):
 
     @classmethod
     def read(cls, parts: Parts) -> SD3Settings:
-        parts.check(COMPONENTS)
+        parts.check(SD3.needed)
         third = parts.classes.get("text_encoder_3")
         if third not in (T5, None):
             raise ValueError(f"{parts.title}: text_encoder_3 is {third!r}; supported is {T5!r}, or none")

@@ -9,6 +9,7 @@ from typing import Any
 
 from edgedit.config import ParallelConfig
 from edgedit.pipelines.parts import PartFiles, Parts, find_parts
+from edgedit.pipelines.published import PIPELINES, family_of_pipeline
 from edgedit.pipelines.request import Limits, Request
 
 # `_class_name` of model_index.json -> module and class of its settings
@@ -16,16 +17,6 @@ FAMILIES = {
     "FluxPipeline": ("edgedit.pipelines.flux_settings", "FluxSettings"),
     "StableDiffusion3Pipeline": ("edgedit.pipelines.sd3_settings", "SD3Settings"),
 }
-# Other names for a family's parts: pipelines that begin with a picture.
-FAMILY_OF = {
-    "FluxFillPipeline": "FluxPipeline",
-    "FluxImg2ImgPipeline": "FluxPipeline",
-    "FluxInpaintPipeline": "FluxPipeline",
-    "FluxKontextPipeline": "FluxPipeline",
-    "StableDiffusion3Img2ImgPipeline": "StableDiffusion3Pipeline",
-    "StableDiffusion3InpaintPipeline": "StableDiffusion3Pipeline",
-}
-PIPELINES = (*FAMILIES, *FAMILY_OF)
 
 
 class Settings(ABC):
@@ -70,10 +61,10 @@ def read_settings(model: str | Path | None, files: PartFiles | None = None) -> S
     Raises ValueError for a model that is not supported.
     """
     parts = find_parts(model, files)
-    family = FAMILY_OF.get(parts.pipeline, parts.pipeline)
-    if family not in FAMILIES:
+    family = family_of_pipeline(parts.pipeline)
+    if family is None:
         raise ValueError(
             f"{parts.title}: pipeline {parts.pipeline!r} is not supported; supported: {', '.join(PIPELINES)}"
         )
-    module, settings = FAMILIES[family]
+    module, settings = FAMILIES[family.pipeline]
     return getattr(importlib.import_module(module), settings).read(parts)

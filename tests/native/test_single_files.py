@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 
@@ -204,6 +205,16 @@ def test_what_tensors_do_not_tell_comes_from_a_config_beside_them(tmp_path):
     write_json(folder / "config.json", {"_class_name": "FluxTransformer2DModel", "num_layers": 7})
     with pytest.raises(CheckpointError, match="axes_dims_rope"):
         latents(None, parts)
+
+
+def test_parts_go_into_every_pipeline_of_their_family(flux, tmp_path):
+    directory, expected = flux
+    other = shutil.copytree(directory, tmp_path / "other")
+    write_json(other / "model_index.json", json.loads((other / "model_index.json").read_text())
+               | {"_class_name": "FluxImg2ImgPipeline"})  # fmt: skip
+    (other / "transformer" / "diffusion_pytorch_model.safetensors").unlink()
+    save_file(original("flux", read_component(directory / "transformer")), tmp_path / "flux.safetensors")
+    np.testing.assert_array_equal(latents(other, PartFiles(transformer=tmp_path / "flux.safetensors")), expected)
 
 
 def test_what_does_not_fit_is_named(flux, tmp_path):
