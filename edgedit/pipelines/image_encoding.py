@@ -16,6 +16,8 @@ from edgedit.sampling.noise import NoiseStream, noised
 if TYPE_CHECKING:
     from edgedit.models.autoencoder_kl import AutoencoderKL
     from edgedit.parallel.context import ParallelContext
+    from edgedit.pipelines.request import Request
+    from edgedit.pipelines.text_to_image_settings import TextToImageSettings
 
 # values [1, 3, H, W] -> mean and log variance of the latents [1, C, h, w]
 Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -45,6 +47,27 @@ class EncodedImage:
         if self.anew is None or self.start is None:
             return latents
         return (np.float32(1) - self.anew) * noised(self.start, noise, sigma) + self.anew * latents
+
+
+def begin(
+    context: ParallelContext, vae: AutoencoderKL | None, settings: TextToImageSettings, request: Request
+) -> tuple[np.ndarray, EncodedImage | None]:
+    """Noise for the whole batch, one draw, and what the request's picture becomes; the same on every rank."""
+    limits = settings.limits
+    assert request.seed is not None, "an agreed request has a seed"
+
+    def encode(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        context.note(phase="encoding the picture")
+        return moments_from_first_rank(context, vae, values, limits.latent_shape(1, *values.shape[2:]))
+
+    return draw_and_encode(
+        request.image,
+        encode,
+        NoiseStream(request.seed),
+        limits.latent_shape(request.batch, request.height, request.width),
+        request.latents,
+        (settings.shift_factor, settings.scaling_factor),
+    )
 
 
 def draw_and_encode(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from edgedit.pipelines.image_inputs import START, ImageInput
+from edgedit.pipelines.image_inputs import REFERENCE, START, ImageInput
 
 MAX_SEQUENCE_LENGTH = 512  # as in diffusers
 
@@ -31,7 +31,7 @@ class Limits:
     guidance_scale: float = 3.5  # default
     is_guided_by_branches: bool = False
     num_skippable_layers: int = 0  # layers that guidance may leave out
-    image_uses: tuple[str, ...] = (START,)  # what the model may do with a picture, see image_inputs; first by default
+    image_uses: tuple[str, ...] = (START,)  # of a picture, see image_inputs; the first is the default
 
     @property
     def needs_for_guidance(self) -> str:
@@ -177,6 +177,13 @@ class Request:
             return (self.prompts,)
         guided = (self.negative_prompts, self.prompts)
         return guided if self.skip_layer_guidance is None else (*guided, self.prompts)
+
+    def tokens_read(self, limits: Limits) -> int:
+        """Image tokens that the transformer reads, those of a reference included."""
+        tokens = limits.image_tokens(self.height, self.width)
+        if self.image is not None and self.image.use == REFERENCE:
+            tokens += limits.image_tokens(*self.image.size)
+        return tokens
 
     def with_seed(self, seed: int) -> Request:
         return replace(self, seed=seed)

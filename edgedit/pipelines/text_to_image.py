@@ -6,7 +6,6 @@ on the first ranks together. A family says how prompts are encoded and how its t
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from abc import abstractmethod
@@ -27,23 +26,18 @@ from edgedit.parallel.buffer import Buffer
 from edgedit.parallel.context import ParallelContext
 from edgedit.parallel.mesh import WEIGHTS
 from edgedit.pipelines.branches import Branches, check_lockstep, idle_cfg_ranks
+from edgedit.pipelines.denoising import Denoising, skip_layers_of
 from edgedit.pipelines.encoded_text import Text, broadcast_texts
-from edgedit.pipelines.image_encoding import EncodedImage, draw_and_encode, moments_from_first_rank
-from edgedit.pipelines.image_inputs import REFERENCE, check_options, image_notes
+from edgedit.pipelines.image_encoding import EncodedImage, begin
+from edgedit.pipelines.image_inputs import check_options, image_notes
 from edgedit.pipelines.images import to_pil
 from edgedit.pipelines.loras import Loras
-from edgedit.pipelines.modulations_ahead import ModulationsAhead
 from edgedit.pipelines.pipeline import Callback, Pipeline, Result
 from edgedit.pipelines.progress import Progress
 from edgedit.pipelines.prompt_cache import PromptCache
 from edgedit.pipelines.replicas import Replicas
 from edgedit.pipelines.request import Request
 from edgedit.pipelines.text_to_image_settings import AXES, TextToImageSettings
-from edgedit.sampling.guidance import away_from_skipped, combine, rescaled
-from edgedit.sampling.noise import NoiseStream
-from edgedit.sampling.solvers import euler_step
-
-GUIDED_BRANCHES = 2  # the first ones; a third leaves layers out
 
 
 class TextToImage(Pipeline):
@@ -157,14 +151,14 @@ class TextToImage(Pipeline):
         branches = Branches(self.context, len(request.branches))
         replicas = Replicas(self.context, request.batch)
         start = time.perf_counter()
-        noise, image = self._begin(request)
+        noise, image = begin(self.context, self.vae, self.settings, request)
         parts = [request.part(pictures, noise) for pictures in replicas.rounds(request.batch_size)]
         begun = time.perf_counter()
         texts = self._texts(request, parts, branches)
         encoded = time.perf_counter()
         schedules = [schedule for part in parts for schedule in self._plan(part, branches)]
         sent_before, times_before = self._bytes_sent(), replace(self.context.times)
-        latents = self._draw(request, replicas, parts, branches, texts, image, callback)
+        latents = self._draw(replicas, parts, Denoising(self, branches, texts, image, callback), noise[:0])
         sent, times = self._bytes_sent() - sent_before, self.context.times.since(times_before)
         denoised = time.perf_counter()
         images = self._decode(latents, request.vae_tile)
@@ -210,25 +204,6 @@ class TextToImage(Pipeline):
         self.encoded.clear()
         super().close()
 
-    def _begin(self, request: Request) -> tuple[np.ndarray, EncodedImage | None]:
-        """Noise for the whole batch, one draw, and what the request's picture becomes; the same on every rank."""
-        limits = self.settings.limits
-        assert request.seed is not None, "an agreed request has a seed"
-
-        def encode(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            self.context.note(phase="encoding the picture")
-            shape = limits.latent_shape(1, *values.shape[2:])
-            return moments_from_first_rank(self.context, self.vae, values, shape)
-
-        return draw_and_encode(
-            request.image,
-            encode,
-            NoiseStream(request.seed),
-            limits.latent_shape(request.batch, request.height, request.width),
-            request.latents,
-            (self.settings.shift_factor, self.settings.scaling_factor),
-        )
-
     def _texts(self, request: Request, parts: Sequence[Request], branches: Branches) -> dict[str, Text]:
         """Every prompt that this rank needs, encoded alone: what it becomes does not depend on the others, nor on what
         was drawn before."""
@@ -251,104 +226,23 @@ class TextToImage(Pipeline):
         self.context.note(phase="planning")
         text_tokens = self.settings.fixed_text_tokens + request.max_sequence_length
         return [
-            self.transformer.prepare(request.batch, self._tokens_read(request), text_tokens, skip_layers)
-            for skip_layers in dict.fromkeys(_skip_layers(request, branch) for branch in branches.own)
+            self.transformer.prepare(
+                request.batch, request.tokens_read(self.settings.limits), text_tokens, skip_layers
+            )
+            for skip_layers in dict.fromkeys(skip_layers_of(request, branch) for branch in branches.own)
         ]
 
-    def _image_tokens(self, request: Request) -> int:
-        return self.settings.limits.image_tokens(request.height, request.width)
-
-    def _tokens_read(self, request: Request) -> int:
-        """Image tokens that the transformer reads, those of a reference included."""
-        limits = self.settings.limits
-        tokens = self._image_tokens(request)
-        if request.image is not None and request.image.use == REFERENCE:
-            tokens += limits.image_tokens(*request.image.size)
-        return tokens
-
     def _draw(
-        self,
-        request: Request,
-        replicas: Replicas,
-        parts: Sequence[Request],
-        branches: Branches,
-        texts: Mapping[str, Text],
-        image: EncodedImage | None,
-        callback: Callback | None,
+        self, replicas: Replicas, parts: Sequence[Request], denoising: Denoising, none: np.ndarray
     ) -> np.ndarray:
-        """Final latents of the whole batch, float32 [B, C, h, w], bit-identical on all ranks."""
-        shape = self.settings.limits.latent_shape(0, request.height, request.width)
-        drawn = [np.empty(shape, np.float32)]
-        hashes: list[str] = []
-        for part in parts:
-            drawn.append(self._denoise(part, branches, texts, image, callback, hashes))
+        """Final latents of the whole batch, float32 [B, C, h, w], bit-identical on all ranks; `none` are those of a
+        replica without a part, [0, C, h, w]."""
+        drawn = [none, *(denoising.run(part) for part in parts)]
         self.context.note(phase="comparing the latents")
-        self.context.agree("latents", replicas.gather_lines(hashes, "hashes of latents"))
+        self.context.agree("latents", replicas.gather_lines(denoising.hashes, "hashes of latents"))
         latents = replicas.gather(np.concatenate(drawn), "final latents")
         if not np.isfinite(latents).all():
             raise EdgeditError("the final latents hold values that are not finite")
-        return latents
-
-    def _denoise(
-        self,
-        request: Request,
-        branches: Branches,
-        texts: Mapping[str, Text],
-        image: EncodedImage | None,
-        callback: Callback | None,
-        hashes: list[str],
-    ) -> np.ndarray:
-        """Final latents of a part, bit-identical on all ranks of a replica; a line of each step goes to `hashes`."""
-        noise = request.latents
-        assert noise is not None, "a part starts from its noise"
-        shape = noise.shape
-        sigmas = self.sigmas(request.num_inference_steps, self._image_tokens(request))
-        if request.image is not None:
-            sigmas = sigmas[request.image.first_step(request.num_inference_steps) :]
-        num_steps = len(sigmas) - 1
-        latents = noise if image is None else image.first_latents(noise, sigmas[0])
-        # as the transformer takes them
-        timesteps = self.settings.schedule.timesteps(sigmas) / np.float32(
-            1000 / self.transformer.timestep_range
-        )
-        of_batch = np.repeat(timesteps[:, None], request.batch, axis=1)
-        prompts = {text_of(branch): request.branches[branch] for branch in branches.own}
-        of_branch = {which: Text.of([texts[prompt] for prompt in own]) for which, own in prompts.items()}
-        modulations = {
-            which: ModulationsAhead(self.transformer, of_batch, text.pooled, self.guidance(request))
-            for which, text in of_branch.items()
-        }
-        skipping = request.skip_layer_guidance
-
-        for step in self.progress.over(range(num_steps), "steps", num_steps):
-            self.context.note(step=step + 1, phase="denoising")
-
-            def predict(branch: int, step: int = step, latents: np.ndarray = latents) -> np.ndarray:
-                which, skip_layers = text_of(branch), _skip_layers(request, branch)
-                text, modulation = of_branch[which], modulations[which].of(step)
-                return self.velocity(latents, text, modulation, skip_layers, image)
-
-            does_skip = skipping is not None and skipping.is_active(step, num_steps)
-            predictions = branches.predict(
-                predict,
-                label=f"prediction of step {step + 1}",
-                active=branches.count if does_skip else min(branches.count, GUIDED_BRANCHES),
-                shape=shape,
-            )
-            velocity = predictions[0]
-            if len(predictions) > 1:
-                velocity = combine(predictions[0], predictions[1], request.true_cfg_scale)
-            if does_skip:
-                assert skipping is not None
-                velocity = away_from_skipped(velocity, predictions[1], predictions[2], skipping.scale)
-            if len(predictions) > 1 and request.guidance_rescale:
-                velocity = rescaled(velocity, predictions[1], request.guidance_rescale)
-            latents = euler_step(latents, velocity, sigmas[step], sigmas[step + 1])
-            if image is not None:
-                latents = image.kept(latents, noise, sigmas[step + 1])
-            hashes.append(f"step {step + 1}: {hashlib.sha256(latents.tobytes()).hexdigest()}")
-            if callback is not None:
-                callback(step, num_steps, latents)
         return latents
 
     def _decode(self, latents: np.ndarray, tile: int | None) -> list[Any] | None:
@@ -394,17 +288,3 @@ class TextToImage(Pipeline):
         return [
             f"cfg {self.context.config.cfg_degree}: the request has {have}, ranks {ranks} repeat others{hint}"
         ]
-
-
-def text_of(branch: int) -> int:
-    """The branch whose text a branch reads: a third one has that of the second. What the prompts are does not matter, so
-    that replicas run the same passes."""
-    return min(branch, GUIDED_BRANCHES - 1)
-
-
-def _skip_layers(request: Request, branch: int) -> tuple[int, ...]:
-    """Layers that a branch leaves out."""
-    if branch < GUIDED_BRANCHES:
-        return ()
-    assert request.skip_layer_guidance is not None
-    return request.skip_layer_guidance.layers
