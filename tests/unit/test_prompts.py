@@ -117,6 +117,8 @@ def test_every_field_that_ranks_compare_shows_a_difference():
         "width": {"width": 80, "latents": randn((1, 16, 8, 10), 0)},
         "num_images_per_prompt": {"num_images_per_prompt": 2, "latents": randn((2, 16, 8, 8), 0)},
         "batch_size": {"batch_size": 2},
+        "guidance_rescale": {"guidance_rescale": 0.5},
+        "vae_tile": {"vae_tile": 256},
         "skip_layer_guidance": {
             "skip_guidance_layers": [1],
             "limits": replace(EMBEDDED, num_skippable_layers=2),
