@@ -5,6 +5,8 @@ import pytest
 from graph_runner import random, run_graph
 from joint_attention import HEAD_DIM, Problem
 
+from edgedit.graph.backend import CpuBackend
+from edgedit.graph.executor import Executor
 from edgedit.graph.planner import plan
 from edgedit.kernels import Offer
 from edgedit.parallel.context import ParallelContext
@@ -157,3 +159,18 @@ def test_a_narrow_wire_rounds_but_no_more(wire_dtype, error, degrees, ops):
     outputs = problem.run(degrees, wire_dtype=wire_dtype, ops=ops)
     for mine, exact in zip(outputs, problem.expected(), strict=True):
         assert 1e-6 < np.linalg.norm(mine - exact) / np.linalg.norm(exact) < error
+
+
+@pytest.mark.parametrize("degrees", [{"ring": 3}, {"kv_gather": 3}, {"ring": 2, "ulysses": 2}])
+def test_memory_is_as_foretold(degrees):
+    problem = Problem((9, 40))
+    size = int(np.prod(list(degrees.values())))
+
+    def run(context):
+        b, _, _ = problem.graph(context)
+        executor = Executor(b, CpuBackend(1), context, degree=size)
+        return executor.compute_nbytes, executor.schedule.buffer_nbytes
+
+    options = {f"{axis}_degree": degree for axis, degree in degrees.items()}
+    for taken, foretold in ParallelContext.local(size, run, **options):
+        assert taken == foretold > 0
