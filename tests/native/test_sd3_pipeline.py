@@ -11,6 +11,7 @@ from tiny_sd3 import write_sd3_pipeline
 from edgedit.config import ParallelConfig
 from edgedit.errors import CheckpointError
 from edgedit.parallel.context import ParallelContext
+from edgedit.pipelines.parts import of_directory
 from edgedit.pipelines.pipeline import Pipeline
 from edgedit.pipelines.sd3_settings import SD3Settings
 from edgedit.sampling.noise import randn
@@ -192,7 +193,7 @@ def test_a_batch_draws_what_its_prompts_draw_alone(pipeline):
 
 
 def test_settings_are_those_of_the_configs(directory):
-    settings = SD3Settings.read(directory)
+    settings = SD3Settings.read(of_directory(directory))
     limits = settings.limits
     assert (limits.size, limits.multiple, limits.largest, limits.latent_channels) == (32, 4, 48, 4)
     assert (limits.max_sequence_length, limits.guidance_scale, limits.num_skippable_layers) == (256, 7.0, 3)
