@@ -20,7 +20,13 @@ class CollectiveTimeout(CollectiveError):
 
 
 class CheckpointError(EdgeditError, ValueError):
-    """A checkpoint file is damaged, or does not hold what the model needs."""
+    """A checkpoint file is damaged, or does not hold what the model needs.
+
+    Its message quotes names from files: what a terminal would not show, or would obey, is escaped.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in message))
 
 
 class GgmlError(EdgeditError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
@@ -40,7 +39,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         if type(value) is not int or not smallest <= value <= largest:
             raise ValueError(f"{name} is {_brief(value)}; it must be an integer from {smallest} to {largest}")
     elif hint is float:
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if type(value) not in (int, float) or not abs(value) <= MAX_SIZE:
             raise ValueError(f"{name} is {_brief(value)}; it must be a number")
     elif not isinstance(value, hint):
         raise ValueError(f"{name} is {_brief(value)}; it must be of type {hint.__name__}")

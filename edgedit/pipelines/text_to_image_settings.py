@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,6 +14,7 @@ from edgedit.pipelines.settings import Settings
 from edgedit.sampling.schedule import FlowMatchSchedule
 
 AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae", "text_encoder")
+_LARGEST = 1e6  # of any factor of latents
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,6 @@ def common_fields(parts: Parts, vae: Mapping[str, Any]) -> dict[str, Any]:
 
 def _number(config: Mapping[str, Any], name: str) -> float | None:
     value = config.get(name)
-    if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+    if value is not None and (type(value) not in (int, float) or not abs(value) <= _LARGEST):
         raise ValueError(f"{name} is {value!r}; it must be a number")
     return value

@@ -183,7 +183,7 @@ def _read_weight_map(index: Path) -> dict[str, str]:
 
 
 def listing(names: Iterable[str], limit: int = 10) -> str:
-    """The first `limit` names and how many more there are; what a terminal would not show is escaped."""
+    """The first `limit` names and how many more there are."""
     names = list(names)
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(name if name.isprintable() else repr(name)[1:-1] for name in names[:limit]) + more
+    return ", ".join(names[:limit]) + more

@@ -19,6 +19,8 @@ MODES = ("merge", "apart")
 METADATA_KEY = "lora_adapter_metadata"
 FILE_NAME = "adapter_config.json"
 PEFT_PREFIX = "base_model.model."
+MAX_ADAPTERS = 64  # of one file
+MAX_ALPHA = 1e6
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
 _REFUSED = ("use_dora", "lora_bias", "fan_in_fan_out", "megatron_config", "alora_invocation_tokens")
 
@@ -53,7 +55,7 @@ class LoraConfig:
         if not isinstance(patterns, dict):
             raise CheckpointError(f"{path}: alpha_pattern of the adapter's config is no object")
         for name, alpha in (alphas | patterns).items():
-            if type(alpha) not in (int, float) or not math.isfinite(alpha):
+            if type(alpha) not in (int, float) or not abs(alpha) <= MAX_ALPHA:
                 raise CheckpointError(f"{path}: the adapter's config gives {name!r} the alpha {alpha!r}")
             if not _PLAIN.issuperset(name):
                 raise CheckpointError(f"{path}: alpha_pattern {name!r} is no plain module name, not supported")
@@ -92,6 +94,8 @@ def read_configs(file: SafetensorsFile, modules: Iterable[str]) -> dict[str, Lor
     # "transformer.lora_alpha" in a pipeline's file, "lora_alpha" in a model's
     suffix = "lora_alpha"
     prefixes = [name.removesuffix(suffix) for name in fields if name == suffix or name.endswith(f".{suffix}")]
+    if len(prefixes) > MAX_ADAPTERS:
+        raise CheckpointError(f"{file.path}: has configs of {len(prefixes)} adapters; at most {MAX_ADAPTERS}")
     return {
         prefix: LoraConfig.from_dict(
             {name.removeprefix(prefix): value for name, value in fields.items() if name.startswith(prefix)},

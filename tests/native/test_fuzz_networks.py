@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzzing import ODD_VALUES, bounded, fuzz_made
+from fuzzing import ODD_VALUES, bounded, fuzz_made, odd_json, write
+from safetensors.numpy import save
 
+from edgedit.errors import CheckpointError
 from edgedit.models.autoencoder_kl import AutoencoderKL, AutoencoderKLConfig
 from edgedit.models.clip import CLIPTextConfig, CLIPTextModel
 from edgedit.models.flux import FluxConfig, FluxTransformer
 from edgedit.models.sd3 import SD3Config, SD3Transformer
 from edgedit.models.t5 import T5Config, T5EncoderModel
 from edgedit.weights.convert import source_as_f32
+from edgedit.weights.lora_file import read_lora
 from edgedit.weights.name_map import architecture
 from edgedit.weights.recognise import find_components
 from edgedit.weights.told import CONFIG_KEY, config_of
@@ -169,4 +172,57 @@ def test_odd_networks():
             except ValueError as error:
                 assert str(error).isprintable()
 
-    fuzz_made(odd_outline, check, 0.07)
+    fuzz_made(odd_outline, check, 0.05)
+
+
+LORA_ENDS = [
+    ".lora_A.weight", ".lora_B.weight", ".lora_A.default.weight", ".lora_down.weight", ".lora_up.weight", ".alpha",
+    ".lora.down.weight", ".lora_linear_layer.up.weight", ".dora_scale", ".lora_mid.weight", ".diff", "",
+]  # fmt: skip
+MODULES = ["transformer.transformer_blocks.0.attn.to_q", "lora_unet_double_blocks_0_img_attn_qkv", "base_model.model.x"]
+LORA_CONFIG = {
+    "transformer.lora_alpha": 8, "transformer.r": 4, "transformer.alpha_pattern": {"attn.to_q": 2},
+    "lora_alpha": 1, "use_rslora": True, "alpha_pattern": {},
+}  # fmt: skip
+
+
+def odd_lora(random: Random) -> bytes:
+    """A file with the factors of one to three modules, with a config or without, and up to three mishaps."""
+    tensors: dict[str, np.ndarray] = {}
+    for module in random.sample(MODULES, random.randint(1, 3)):
+        down, up = random.choice([(0, 1), (3, 4), (6, 7)])
+        tensors[module + LORA_ENDS[down]] = np.ones((2, 6), np.float32)
+        tensors[module + LORA_ENDS[up]] = np.ones((4, 2), np.float32)
+        if random.random() < 0.5:
+            tensors[module + ".alpha"] = np.array(random.choice([1.0, 0.0, np.nan, -1.0]))
+    for _ in range(random.randint(0, 3)):
+        name = random.choice(list(tensors))
+        values = tensors[name]
+        if random.random() < 0.3:
+            del tensors[name]
+        if random.random() < 0.5:
+            name = random.choice([*MODULES, "", ".", "x.0", "\x1b[2J"]) + random.choice(LORA_ENDS)
+        if random.random() < 0.5:
+            shape = [random.choice([0, 1, 2, 4]) for _ in range(random.randint(0, 5))]
+            values = np.ones(shape, random.choice([np.float32, np.int64, np.uint8, np.bool_]))
+        tensors[name] = values
+    config = {"lora_adapter_metadata": odd_json(random, LORA_CONFIG).decode(errors="replace")}
+    return save(tensors, metadata=config if random.random() < 0.5 else None)
+
+
+@pytest.mark.filterwarnings("ignore:.*no adapter_config.json")
+def test_odd_loras(tmp_path):
+    path = tmp_path / "lora.safetensors"
+
+    def check(content: bytes) -> None:
+        write(path, content)
+        with bounded(len(content)):
+            try:
+                for factors in read_lora(path):
+                    assert factors.up().shape[1] == factors.down().shape[0] == factors.rank
+                    assert math.isfinite(factors.scale)
+            except CheckpointError as error:
+                assert str(path) in str(error)
+                assert str(error).isprintable()
+
+    fuzz_made(odd_lora, check, 0.03)
