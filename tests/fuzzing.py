@@ -158,7 +158,8 @@ def spoilt(random: Random, whole: bytes, words: Sequence[bytes]) -> bytes:
 # What may stand where a config has something else.
 ODD_VALUES = [
     None, True, False, 0, 1, -1, 2, 3, 7, 1.5, 1e308, -0.0, 10**6, 1 << 31, 1 << 63, 10**30, 10**400,
-    float("nan"), float("inf"), "", "x", "\ud800", "\x1b[2J", [], {}, [1], [None], [[1]], ["x"], [0] * 300, {"a": 1}, {"content": 3},
+    float("nan"), float("inf"), "", "x", "\ud800", "\x1b[2J", [], {}, [1], [None], [[1]], ["x"], [0] * 300,
+    {"a": 1}, {"content": 3},
 ]  # fmt: skip
 
 
