@@ -42,4 +42,6 @@ def outline(module: Module, compute_dtype: str, kernels: str = "ggml") -> Iterat
     finally:
         for parameter in parameters.values():
             parameter.tensor = None
+        for block in module.weight_blocks.values():
+            block.shard = None
         lib.ggml_free(context)
