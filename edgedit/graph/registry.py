@@ -90,6 +90,9 @@ class Operator:
 def supports_exchange(exchange: Exchange, rotated: bool = False) -> str | None:
     """Of pack and receive: `rotated` tells whether rotary embedding is applied on the way."""
     streams, planes, head_dim = len(exchange.tokens), exchange.planes, exchange.head_dim
+    others = sorted(set(exchange.wire) - set(WIRE_DTYPES))
+    if others:
+        return f"{', '.join(others)} on the wire; only {', '.join(WIRE_DTYPES)}"
     if streams > _native.ops.max_streams:
         return f"{streams} streams; at most {_native.ops.max_streams}"
     if planes > _native.ops.max_planes:

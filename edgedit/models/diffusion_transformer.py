@@ -28,6 +28,7 @@ from edgedit.models.weight_residency import WeightsAhead, keep_shares
 from edgedit.parallel.mesh import WEIGHTS
 from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import AttentionStrategy
+from edgedit.sequence.wire import check_head_dim
 from edgedit.weights.outline import outline
 
 SUPPORTED_AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae", "text_encoder")
@@ -95,6 +96,7 @@ class DiffusionTransformer(Model):
     def check_parallel(cls, config: Any, parallel: ParallelConfig) -> None:
         check_supported(parallel, SUPPORTED_AXES, cls.__name__)
         check_heads(config.num_attention_heads, parallel, cls.__name__)
+        check_head_dim(parallel, config.attention_head_dim, cls.__name__)
 
     @classmethod
     def network_on(cls, config: Any, parallel: ParallelConfig, compute_dtype: str) -> Module:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
 from edgedit.sequence.layouts import BlockCopy, SPAllToAll4DBatchLayout
+from edgedit.sequence.wire import BLOCKS, count_on_wire, from_wire, to_wire
 
 ITEMSIZE = 4
 
@@ -60,18 +61,30 @@ def heads_to_streams(
 def _all_to_all(
     b: GraphBuilder, layout: SPAllToAll4DBatchLayout, send: Tensor, axis: str, wire_dtype: str
 ) -> Tensor:
-    received = b.collective(
+    sent, received = (
+        [count_on_wire(wire_dtype, count) for count in counts]
+        for counts in (layout.send_counts, layout.recv_counts)
+    )
+    total = layout.total_count
+    exchanged = b.collective(
         "all_to_all",
         layout.direction.value,
         axis,
-        b.cast(send, wire_dtype),
-        (sum(layout.recv_counts),),
-        layout.send_counts,
-        layout.recv_counts,
+        to_wire(b, b.reshape(send, _rows(send.count, layout)) if wire_dtype in BLOCKS else send, wire_dtype),
+        (sum(received),),
+        sent,
+        received,
         layout.rank,
-        total_count=layout.total_count,
+        total_count=None if total is None else count_on_wire(wire_dtype, total),
     )
-    return b.cast(received, "f32")
+    values = sum(layout.recv_counts)
+    if wire_dtype in BLOCKS:
+        return b.reshape(from_wire(b, exchanged, wire_dtype, _rows(values, layout)), (values,))
+    return b.cast(exchanged, "f32")
+
+
+def _rows(values: int, layout: SPAllToAll4DBatchLayout) -> tuple[int, int]:
+    return values // layout.head_dim, layout.head_dim
 
 
 def _into_buffer(b: GraphBuilder, buffer: Tensor, tensor: Tensor, copy: BlockCopy) -> Tensor:

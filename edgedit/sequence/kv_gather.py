@@ -13,9 +13,10 @@ from edgedit.sequence import fused
 from edgedit.sequence.local import Local
 from edgedit.sequence.masks import QUERIES, Range, part_of, ranges_of, whole_mask
 from edgedit.sequence.prepared import prepare
-from edgedit.sequence.sharded import Sharded, check_wire, gathered, no_tokens, taken_apart, without_padding
+from edgedit.sequence.sharded import Sharded, gathered, no_tokens, taken_apart, without_padding
 from edgedit.sequence.split import SPSequenceSplit
 from edgedit.sequence.strategy import Stream
+from edgedit.sequence.wire import check_wire, count_on_wire, from_wire, to_wire
 
 NAME = "kv_gather"  # of the collective
 PLANES = 2  # k, v
@@ -94,7 +95,10 @@ class KVGather(Sharded):
         length = sum(stream.length for stream in streams)
         tokens = self._tokens(streams)
         counts = [rows * heads * head_dim * count for count in tokens]
-        received = b.cast(gathered(b, NAME, self, prepared.own, counts), "f32")
+        send = to_wire(b, prepared.own, self.wire_dtype)
+        travelling = [count_on_wire(self.wire_dtype, count) for count in counts]
+        received = from_wire(b, gathered(b, NAME, self, send, travelling), self.wire_dtype, (sum(counts),))
+        received = b.cast(received, "f32")
         joint = b.empty((rows, heads, length, head_dim), "joint")
 
         for peer, begin in enumerate(accumulate(counts[:-1], initial=0)):

@@ -12,9 +12,10 @@ from edgedit.sequence import fused
 from edgedit.sequence.local import Local
 from edgedit.sequence.masks import KEYS, QUERIES, part_of, ranges_of, whole_mask
 from edgedit.sequence.prepared import prepare
-from edgedit.sequence.sharded import Sharded, check_wire, no_tokens, taken_apart, without_padding
+from edgedit.sequence.sharded import Sharded, no_tokens, taken_apart, without_padding
 from edgedit.sequence.split import SPSequenceSplit
 from edgedit.sequence.strategy import Stream
+from edgedit.sequence.wire import check_wire, count_on_wire, from_wire, to_wire
 
 PLANES = 2  # k, v
 
@@ -47,7 +48,8 @@ class Ring(Sharded):
         mask = part_of(b, whole_mask(b, mask, held), QUERIES, ranges_of(held, shares, self.rank))
         chunks = _Chunks(self, held, shares, prepared.own.shape)
         sums = _Sums(b, prepared.q, mask, chunks.count + (prepared.resident is not None))
-        flying = b.reshape(prepared.own, (prepared.own.count,))
+        flying = to_wire(b, prepared.own, self.wire_dtype)
+        flying = b.reshape(flying, (flying.count,))
         for hop in range(self.degree):
             held_by, chunk = chunks.owner(hop), flying
             if hop + 1 < self.degree:
@@ -57,7 +59,7 @@ class Ring(Sharded):
                 sums.add(prepared.resident, ranges_of(held, shares, self.rank, replicated=True))
             if chunks.tokens[held_by]:
                 ranges = ranges_of(held, shares, held_by, replicated=False)
-                sums.add(b.reshape(chunk, chunks.shape(held_by)), ranges)
+                sums.add(from_wire(b, chunk, self.wire_dtype, chunks.shape(held_by)), ranges)
         return taken_apart(b, sums.result(), held, shares)
 
     def _shift(
@@ -120,8 +122,9 @@ class _Chunks:
         return self._rows, self._heads, self.tokens[rank], self._head_dim
 
     def size(self, rank: int) -> int:
-        """Elements."""
-        return self._rows * self._heads * self.tokens[rank] * self._head_dim
+        """Elements of what travels."""
+        values = self._rows * self._heads * self.tokens[rank] * self._head_dim
+        return count_on_wire(self._ring.wire_dtype, values)
 
 
 class _Sums:

@@ -12,8 +12,6 @@ from edgedit.graph.tensor import Tensor
 from edgedit.sequence.split import SPSequenceSplit
 from edgedit.sequence.strategy import AttentionStrategy, Stream
 
-WIRE_DTYPES = ("f32", "f16", "bf16")
-
 
 class Sharded(AttentionStrategy):
     """Over the `degree` ranks of mesh axis `axis`, of which this is number `rank`.
@@ -120,8 +118,3 @@ def no_tokens(b: GraphBuilder, q: Tensor) -> Tensor:
     batch, _, heads, head_dim = q.shape
     return b.cast(b.empty((batch, 0, heads * head_dim), "no_tokens"), b.activations)
 
-
-def check_wire(wire_dtype: str) -> str:
-    if wire_dtype not in WIRE_DTYPES:
-        raise ValueError(f"wire dtype {wire_dtype!r} is none of {', '.join(WIRE_DTYPES)}")
-    return wire_dtype

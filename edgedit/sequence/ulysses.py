@@ -13,8 +13,9 @@ from edgedit.sequence.exchange import heads_to_streams, streams_to_heads
 from edgedit.sequence.layouts import Direction, SPAllToAll4DBatchLayout
 from edgedit.sequence.local import Local
 from edgedit.sequence.masks import HEADS, part_of, whole_mask
-from edgedit.sequence.sharded import WIRE_DTYPES, Sharded, gathered
+from edgedit.sequence.sharded import Sharded, gathered
 from edgedit.sequence.strategy import Stream
+from edgedit.sequence.wire import WIRE_DTYPES
 
 Planes = tuple[Tensor, Tensor, Tensor]  # q, k, v [B, S, h, D]
 

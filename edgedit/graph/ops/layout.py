@@ -53,6 +53,21 @@ class LayoutOps(FusedOps):
             lib.ggml_view_4d(self._context, x.pointer, *elements, *steps, offset), shape, "view"
         )
 
+    def reinterpret(self, x: Tensor, dtype: str, shape: tuple[int, ...]) -> Tensor:
+        """A view of the bytes of x, which is packed, as another type: for what travels as bytes."""
+        type_id = _ggml.TYPE_IDS[dtype]
+        strides = [lib.ggml_type_size(type_id), _ggml.row_nbytes(dtype, ne_of(shape)[0])]
+        for size in ne_of(shape)[1:3]:
+            strides.append(strides[-1] * size)
+        fits = x.is_contiguous and x.nbytes == strides[-1] * ne_of(shape)[3]
+        require(fits, "reinterpret", f"{list(shape)} of {dtype} takes other bytes", x)
+        pointer = lib.ggml_view_1d(self._context, x.pointer, 0, 0)
+        tensor = pointer.contents
+        tensor.type = type_id
+        for axis, (size, stride) in enumerate(zip(ne_of(shape), strides, strict=True)):
+            tensor.ne[axis], tensor.nb[axis] = size, stride
+        return self._emit(pointer, shape, "reinterpret")
+
     def split(self, x: Tensor, parts: int, axis: int) -> list[Tensor]:
         """Equal parts along an axis, as views."""
         axis = normalised_axis("split", x, axis)
@@ -108,8 +123,10 @@ class LayoutOps(FusedOps):
         return self._emit(lib.ggml_repeat_4d(self._context, x.pointer, *ne_of(shape)), shape, "repeat")
 
     def cast(self, x: Tensor, dtype: str) -> Tensor:
-        """A packed copy in another floating-point type."""
-        require_dtype("cast", x, "f32", "f16", "bf16")
+        """A packed copy in another type: floats, or q8_0, whose blocks must fill the last axis."""
+        require_dtype("cast", x, "f32", "f16", "bf16", "q8_0")
+        fills = dtype != "q8_0" or x.shape[-1] % _ggml.block_size(dtype) == 0
+        require(fills, "cast", f"blocks of {dtype} do not fill the last axis", x)
         if x.dtype == dtype:
             return x
         return self._emit(lib.ggml_cast(self._context, x.pointer, _ggml.TYPE_IDS[dtype]), x.shape, "cast")
