@@ -45,6 +45,7 @@ def report(
         "ops": config.ops,
         "kernels": config.kernels,
         "wire_dtype": config.wire_dtype_for(args.dtype),
+        "weight_residency": config.weight_residency,
         "steps": args.steps,
         "warmup": args.warmup,
         "step_s": {

@@ -302,6 +302,7 @@ def _report(
         "kernels": config.kernels,
         "dtype": args.dtype,
         "wire_dtype": config.wire_dtype_for(args.dtype),
+        "weight_residency": config.weight_residency,
         "quantised_compute": args.quantised_compute,
         "schedule_digest": result.schedule_digest,
         "bytes_sent": result.bytes_sent,

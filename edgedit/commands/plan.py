@@ -125,6 +125,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
             "model": args.model,
             "dtype": args.dtype,
             "wire_dtype": parallel.wire_dtype_for(args.dtype),
+            "weight_residency": parallel.weight_residency,
             "ops": parallel.ops,
             "kernels": kernels.chosen(parallel.kernels),
             "batch": request.batch,
