@@ -114,6 +114,15 @@ def test_null_in_a_config_stands_for_the_default_and_zero_does_not():
         ({"time_shift_type": "cubic"}, "cubic"),
         ({"use_karras_sigmas": True, "use_exponential_sigmas": True}, "only one"),
         ({"shift": 0.0}, "shift"),
+        ({"shift": "3"}, "shift is '3'; it must be of type float"),
+        ({"shift": float("nan")}, "shift is nan"),
+        ({"shift": 10**400}, "shift is 1000"),
+        ({"num_train_timesteps": 0}, "num_train_timesteps is 0"),
+        ({"num_train_timesteps": 1e3}, "num_train_timesteps is 1000.0; it must be of type int"),
+        ({"use_dynamic_shifting": 1}, "use_dynamic_shifting is 1; it must be of type bool"),
+        ({"time_shift_type": ["linear"]}, "time_shift_type is"),
+        ({"base_image_seq_len": 4096}, "base_image_seq_len is 4096; it must be below max_image_seq_len 4096"),
+        ({"shift_terminal": 1.0}, "shift_terminal is 1.0; it must be at least 0 and below 1"),
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(config, named):
@@ -130,3 +139,9 @@ def test_fewer_than_one_step_is_refused(steps):
 def test_a_terminal_shift_with_one_step_is_refused():
     with pytest.raises(ValueError, match="shift_terminal"):
         FlowMatchSchedule(shift_terminal=0.1).sigmas(1, 16)
+
+
+def test_levels_that_no_sampler_can_use_are_refused():
+    schedule = FlowMatchSchedule(use_dynamic_shifting=True, time_shift_type="linear", base_shift=-1, max_shift=-2)
+    with pytest.raises(ValueError, match="not above 0 and finite"):
+        schedule.sigmas(4, 16)
