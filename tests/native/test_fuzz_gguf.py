@@ -7,6 +7,7 @@ import math
 import struct
 import subprocess
 import sys
+from itertools import pairwise
 
 import gguf
 import pytest
@@ -75,6 +76,8 @@ def check(tmp_path):
                 assert str(path) in str(error)
                 assert str(error).isprintable()
                 return
+        spans = sorted((entry.begin, entry.end) for entry in file.entries.values() if entry.nbytes)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans)), "tensors overlap"
         for key, values in tensors.items():
             entry = file.entries[key]
             assert 24 <= entry.begin <= entry.end <= len(content)
