@@ -29,6 +29,8 @@ def check_tile(config: AutoencoderKLConfig, tile: int) -> None:
 def decode_in_tiles(model: AutoencoderKL, latents: np.ndarray, tile: int) -> np.ndarray:
     """As `AutoencoderKL.decode`; the tiles are shared out over the ranks of the `vae` group."""
     check_tile(model.config, tile)
+    if model.config.scale_factor * max(latents.shape[2:]) <= tile:
+        return model.decode(latents)
     head = model.apply_shared("decode head", model.network.decode_head, latents)
     return _Tiles(model, head, tile).decode()
 

@@ -15,7 +15,8 @@ PROGRAM = Path(__file__).parent / "programs" / "parallel_vae.py"
 
 
 @pytest.mark.parametrize(
-    ("backend", "comm"), [("shm", "in-graph"), ("mpi", "in-graph"), ("shm", "graph-cut")]
+    ("backend", "comm"),
+    [("shm", "in-graph"), ("mpi", "in-graph"), pytest.param("shm", "graph-cut", marks=pytest.mark.slow)],
 )
 def test_processes_decode_what_one_does(tmp_path: Path, backend: str, comm: str) -> None:
     config = write_vae(tmp_path / "vae")

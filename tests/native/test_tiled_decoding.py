@@ -75,6 +75,15 @@ def test_tiles_take_less_memory_than_the_picture(tmp_path, monkeypatch):
     assert head.compute_nbytes + max(taken.values()) < 0.75 * whole.compute_nbytes
 
 
+def test_a_picture_that_fits_a_tile_is_decoded_whole(tmp_path, monkeypatch):
+    write_vae(tmp_path)
+    model = AutoencoderKL.from_pretrained(tmp_path, threads=1)
+    latents = latents_of(model.config.__dict__, 12, 7)
+    expected = model.decode(latents)
+    monkeypatch.setattr(model, "release", None)  # of tiles only
+    np.testing.assert_array_equal(model.decode(latents, 24), expected)
+
+
 def test_the_embedded_model_draws_the_same_picture_in_tiles(tmp_path, capsys):
     pictures = {}
     for name, tiling in {"whole": [], "tiles": ["--vae-tiling", "48"]}.items():
