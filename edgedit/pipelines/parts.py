@@ -141,8 +141,7 @@ def _replaced(base: Parts, files: PartFiles) -> Parts:
         component = family.component(part)
         if component is None:
             raise ValueError(f"{base.title}: {family.pipeline} has no {part}, which {path} is given for")
-        hints = base.config(component) if component in base.networks else None
-        networks[component] = _network(part, path, family, hints)
+        networks[component] = _network(part, path, family, _hints(base.networks.get(component)))
         classes[component] = family.components[component][1]
     tokenizers = dict(base.tokenizers)
     if files.tokenizer_dir is not None:
@@ -155,11 +154,11 @@ def _assembled(path: Path | None, files: PartFiles) -> Parts:
     from edgedit.weights.recognise import find_components
     from edgedit.weights.sources import open_source
 
-    given = files.networks()
+    title, given = str(path or "the parts given"), files.networks()
     found: dict[str, Component] = {}
     for component in find_components(open_source(path)) if path is not None else []:
         if component.part in found:
-            raise ValueError(f"{path}: holds two networks of kind {component.part}")
+            raise ValueError(f"{title}: holds two networks of kind {component.part}")
         found[component.part] = component
     family = _family(path, found, given)
     networks: dict[str, Path | ComponentWeights] = {}
@@ -168,27 +167,33 @@ def _assembled(path: Path | None, files: PartFiles) -> Parts:
             networks[name] = _network(part, given[part], family, None)
         elif part in found:
             networks[name] = _described(found[part], family, None)
-    missing = [part for name, (part, _) in family.components.items() if name not in networks]
-    needed = [f"{part} (--{part.replace('_', '-')})" for part in missing if part not in family.optional]
-    if needed:
-        raise ValueError(f"{path or 'the parts given'}: {family.pipeline} needs {', '.join(needed)} too")
-    strange = [part for part in given if family.component(part) is None]
-    if strange:
-        raise ValueError(f"{family.pipeline} has no {', '.join(strange)}")
+    _check_whole(title, family, networks, given)
     classes = {name: family.components[name][1] for name in networks}
     if files.tokenizer_dir is None:
         names = ", ".join(family.tokenizers_of(classes))
         raise ValueError(f"files hold no tokenizers: give --tokenizer-dir, a directory with {names}")
-    transformer = networks["transformer"]
-    config = read_json(transformer / "config.json") if isinstance(transformer, Path) else transformer.config
-    return Parts(
-        title=str(path or given["transformer"]),
-        pipeline=family.pipeline,
-        classes=classes,
-        networks=networks,
-        tokenizers=_tokenizers(family, classes, files.tokenizer_dir),
-        schedule=family.scheduler(config),
-    )
+    tokenizers = _tokenizers(family, classes, files.tokenizer_dir)
+    parts = Parts(title, family.pipeline, classes, networks, tokenizers)
+    return replace(parts, schedule=family.scheduler(parts.config("transformer")))
+
+
+def _check_whole(
+    title: str, family: published.Family, networks: Mapping[str, Any], given: Mapping[str, Path]
+) -> None:
+    """Raises ValueError for parts that are missing or that the family does not have."""
+    missing = [family.components[name][0] for name in family.needed if name not in networks]
+    if missing:
+        flags = ", ".join(f"{part} (--{part.replace('_', '-')})" for part in missing)
+        raise ValueError(f"{title}: {family.pipeline} needs {flags} too")
+    strange = [part for part in given if family.component(part) is None]
+    if strange:
+        raise ValueError(f"{family.pipeline} has no {', '.join(strange)}")
+
+
+def _hints(where: Path | ComponentWeights | None) -> dict[str, Any] | None:
+    """The config of a part that is replaced, where there is one."""
+    config = where / "config.json" if isinstance(where, Path) else None
+    return read_json(config) if config is not None and config.is_file() else None
 
 
 def _family(path: Path | None, found: Mapping[str, Component], given: Mapping[str, Path]) -> published.Family:

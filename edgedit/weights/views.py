@@ -84,7 +84,11 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        return sum(self.read(key).nbytes for key in self)
+        shares = (
+            self.source.read(origin.key).nbytes * (origin.target.end - origin.target.begin) // origin.target.of
+            for origin in self.origins.values()
+        )
+        return sum(shares) + sum(values.nbytes for values in self.made.values())
 
     def read(self, key: str) -> np.ndarray:
         """As `TensorSource.read`; swapped halves and turned matrices are copies."""
