@@ -207,7 +207,11 @@ class kernels:
 
     @staticmethod
     def families() -> list[str]:
-        """Those that this processor can run, best first."""
+        """Those of our own that this processor can run, best first."""
+
+    @staticmethod
+    def onednn() -> tuple[bool, str]:
+        """Whether there is a oneDNN that can be used, and its version and instructions, or why there is none."""
 
     @staticmethod
     def best() -> str:

@@ -11,8 +11,9 @@ from edgedit.errors import EdgeditError
 
 # Fastest first. "portable" runs everywhere, at the speed of what a compiler makes of plain loops over vectors; "ggml"
 # stands for ggml's own nodes.
+ONEDNN = "onednn"
 PORTABLE = "portable"
-FAMILIES = ("avx512", "avx2", PORTABLE, "ggml")
+FAMILIES = (ONEDNN, "avx512", "avx2", PORTABLE, "ggml")
 CHOICES = ("auto", *FAMILIES)
 VARIABLE = "EDGEDIT_KERNELS"  # what auto means
 QUANTISED_COMPUTE = ("exact", "int8")
@@ -20,13 +21,15 @@ QUANTISED_COMPUTE = ("exact", "int8")
 
 @dataclass(frozen=True)
 class Offer:
-    """What one rank can do: the families that its processor runs, and the one that it takes for auto.
+    """What one rank can do: the families that its processor runs, best first, and the one that it takes for auto.
 
-    The latter is unchecked: where the environment names it, it may be none of them.
+    The latter is unchecked: where the environment names it, it may be none of them. `onednn` is the version of oneDNN
+    and the instructions that it uses, or why there is none.
     """
 
     usable: tuple[str, ...]
     auto: str
+    onednn: str = ""
 
     @classmethod
     def here(cls, env: Mapping[str, str] | None = None) -> Offer:
@@ -34,7 +37,8 @@ class Offer:
 
         wanted = (os.environ if env is None else env).get(VARIABLE) or "auto"
         auto = _native.kernels.best() if wanted == "auto" else wanted
-        return cls((*_native.kernels.families(), "ggml"), auto)
+        found, description = _native.kernels.onednn()
+        return cls((*[ONEDNN] * found, *_native.kernels.families(), "ggml"), auto, description)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -46,6 +50,8 @@ class Offer:
             return None
         name = f"{VARIABLE}={family}" if word == "auto" else f"kernels {family!r}"
         reason = "this processor cannot run them" if family in FAMILIES else "no such kernels"
+        if family == ONEDNN:
+            reason = f"there is no oneDNN to be used: {self.onednn}"
         return f"{name}: {reason}; legal here: {', '.join(self.usable)}"
 
 
@@ -60,12 +66,22 @@ def chosen(word: str) -> str:
 def agreed(word: str, offers: Sequence[Offer]) -> str:
     """The family that a choice means for all ranks: for auto the slowest of what they would take alone.
 
-    `offers` are those of all ranks. Raises EdgeditError naming a rank that cannot run what it was told to.
+    `offers` are those of all ranks. Packed weights travel between ranks, so that oneDNN, whose layouts differ from one
+    version or processor to the next, must be the same everywhere; auto does without it otherwise. Raises EdgeditError
+    naming a rank that cannot run what it was told to, or that has another oneDNN.
     """
     for rank, offer in enumerate(offers):
         if refusal := offer.refusal(word):
             raise EdgeditError(f"rank {rank}: {refusal}")
-    return max((offer.auto for offer in offers), key=FAMILIES.index) if word == "auto" else word
+    family = max((offer.auto for offer in offers), key=FAMILIES.index) if word == "auto" else word
+    other = next((rank for rank, offer in enumerate(offers) if offer.onednn != offers[0].onednn), None)
+    if family != ONEDNN or other is None:
+        return family
+    if word == "auto":
+        return max((offer.usable[1] for offer in offers), key=FAMILIES.index)
+    raise EdgeditError(
+        f"kernels 'onednn': rank 0 has {offers[0].onednn}, but rank {other} {offers[other].onednn}"
+    )
 
 
 def multiplies_bf16(family: str) -> bool:

@@ -1,12 +1,14 @@
 // The kernel families for Python: which there are, and the packed form of their weights.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "kernels/kernels.hpp"
+#include "kernels/onednn/api.hpp"
 
 namespace py = pybind11;
 using namespace edgedit::kernels;
@@ -45,7 +47,11 @@ void pack(const std::string& name, std::int32_t type, std::int64_t columns, std:
 void register_kernels(py::module_& module) {
     using namespace py::literals;
     py::module_ kernels = module.def_submodule("kernels", "Kernel families of the CPU and their packed weights.");
-    kernels.def("families", &families, "Those that this processor can run, best first.");
+    onednn::set_folder(py::module_::import("sys").attr("prefix").cast<std::string>() + "/lib");
+    kernels.def("families", &families, "Those of our own that this processor can run, best first.");
+    kernels.def(
+        "onednn", [] { return std::pair(find("onednn") != nullptr, onednn::description()); },
+        "Whether there is oneDNN, and which or why not.");
     kernels.def("best", [] { return std::string(best()); }, "The fastest here, or \"ggml\".");
     kernels.def("panel", [](const std::string& name) { return family(name).panel; }, "family"_a);
     kernels.def("has_bf16", [](const std::string& name) { return family(name).has_bf16; }, "family"_a);

@@ -6,6 +6,7 @@
 //
 // What every kernel keeps to: the result of an output row depends on that row's inputs only, bit for bit. It does not
 // matter how many rows there are, in which tile, batch or thread the row lands, or how many sources hold its inputs.
+// Only products of oneDNN differ by the order of their sums.
 #pragma once
 
 #include <cstdint>
@@ -173,10 +174,12 @@ struct Kernels {
     void (*conv2d)(const Conv2dProblem& problem, int thread, int num_threads);
 };
 
-/// "avx512", "avx2" or "portable"; null for any other name and for a family that this processor cannot run.
+/// "avx512", "avx2" or "portable", or "onednn" where that is installed; null for any other name and for a family that
+/// this processor cannot run.
 const Kernels* find(const char* name);
 
-/// Name of the fastest family here: "avx512" or "avx2", or "ggml" where ggml's own nodes are to be used.
+/// Name of the fastest family here: "onednn" where there is AMX, "avx512" or "avx2", or "ggml" where ggml's own nodes
+/// are to be used.
 const char* best();
 
 // The families, one per translation unit; null where the compiler does not build for the processor.

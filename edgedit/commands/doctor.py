@@ -199,6 +199,7 @@ def _as_text(report: dict[str, Any]) -> str:
         "native": ", ".join(f"{name} {value}" for name, value in report["native"].items() if name != "cpu"),
         "cpu": ", ".join(report["native"].get("cpu", [])) or "no known vector extensions",
         "kernels": f"{found['auto']} (of {', '.join(found['usable'])})" if found else "none",
+        "onednn": found["onednn"] if found else "none",
         "threads": f"{report['threads']} a rank ({report['cores']} cores, {report['ranks_here']} ranks here)",
         "topology": report["topology"],
         "binding": f"{report['binding']} (rank {report['rank']})",

@@ -64,7 +64,7 @@ def test_a_cluster_is_read_in_its_units(tmp_path):
         ("nodes = 2", "nodes = 'many'", "nodes is 'many'"),
         ("nodes = 2", "node = 2", "nodes is None"),
         ("nodes = 2", "nodes = ", "is not TOML"),
-        ("portable", "fast", "kernels is 'fast'; legal: avx512, avx2, portable, ggml"),
+        ("portable", "fast", "kernels is 'fast'; legal: onednn, avx512, avx2, portable, ggml"),
         ("memory_gib = 2", "", "device: memory_gib is None"),
         ("node_us", "nodes_us", "device: unknown nodes_us"),
         ("{bf16 = 400, f32 = [[16, 5], [1024, 50]]}", "{}", "names no type of weights"),

@@ -1,5 +1,7 @@
 """Which kernel family a choice means, for one rank and for several."""
 
+from dataclasses import replace
+
 import pytest
 
 from edgedit import kernels
@@ -10,6 +12,7 @@ from edgedit.kernels import Offer, agreed, chosen
 SERVER = Offer(("avx512", "avx2", "portable", "ggml"), "avx512")
 DESKTOP = Offer(("avx2", "portable", "ggml"), "avx2")
 OTHER = Offer(("portable", "ggml"), "ggml")  # no x86
+TILES = Offer(("onednn", *SERVER.usable), "onednn", "oneDNN 3.2.0")
 
 
 def on(monkeypatch, offer):
@@ -23,6 +26,9 @@ def on(monkeypatch, offer):
         ([SERVER, DESKTOP], "avx2"),
         ([DESKTOP, SERVER, OTHER], "ggml"),
         ([Offer(SERVER.usable, "portable"), SERVER], "portable"),
+        ([TILES, TILES], "onednn"),
+        ([TILES, SERVER], "avx512"),
+        ([TILES, replace(TILES, onednn="oneDNN 3.3.0")], "avx512"),
     ],
 )
 def test_auto_is_the_slowest_that_a_rank_would_take_alone(offers, family):
@@ -37,6 +43,16 @@ def test_a_family_by_name_is_taken_where_all_ranks_can_run_it():
 def test_a_rank_that_cannot_run_a_family_is_named():
     with pytest.raises(EdgeditError, match=r"rank 1: kernels 'avx512'.*legal here: avx2, portable, ggml"):
         agreed("avx512", [SERVER, DESKTOP])
+
+
+def test_onednn_by_name_must_be_there_and_the_same_on_all_ranks():
+    assert agreed("onednn", [TILES, TILES]) == "onednn"
+    with pytest.raises(EdgeditError, match="rank 0 has oneDNN 3.2.0, but rank 2 oneDNN 3.3.0"):
+        agreed("onednn", [TILES, TILES, replace(TILES, onednn="oneDNN 3.3.0")])
+    with pytest.raises(
+        EdgeditError, match="rank 1: kernels 'onednn': there is no oneDNN to be used: not found"
+    ):
+        agreed("onednn", [TILES, replace(SERVER, onednn="not found")])
 
 
 @pytest.mark.parametrize(("value", "reason"), [("avx512", "cannot run"), ("sse", "no such kernels")])
@@ -63,7 +79,9 @@ def test_generic_operators_and_devices_mean_the_kernels_of_ggml():
     assert ParallelConfig(ops="generic").kernels == "ggml"
     with pytest.raises(ValueError, match="kernels is 'avx2', but ops generic builds stock nodes only"):
         ParallelConfig(ops="generic", kernels="avx2")
-    with pytest.raises(ValueError, match="kernels is 'sse'; legal: auto, avx512, avx2, portable, ggml"):
+    with pytest.raises(
+        ValueError, match="kernels is 'sse'; legal: auto, onednn, avx512, avx2, portable, ggml"
+    ):
         ParallelConfig(kernels="sse")
 
 

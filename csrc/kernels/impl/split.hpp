@@ -24,19 +24,20 @@ struct Part {
 
 /// The threads form a grid over tiles of rows and panels of columns. Of the grids that they fill, this takes the one
 /// whose largest part is smallest, and among equals the one whose parts read the least.
-inline Part part_of_thread(Index rows, Index columns, int thread, int num_threads) {
-    const Index tiles = ceil_div(rows, kTileRows), panels = ceil_div(columns, kPanel);
+inline Part part_of_thread(Index rows, Index columns, int thread, int num_threads, Index tile = kTileRows,
+                           Index panel = kPanel) {
+    const Index tiles = ceil_div(rows, tile), panels = ceil_div(columns, panel);
     Index best_high = 1, best_area = 0, best_edges = 0;
     for (Index high = 1; high <= num_threads; ++high) {
         if (num_threads % high != 0) continue;
         const Index part_tiles = ceil_div(tiles, high), part_panels = ceil_div(panels, num_threads / high);
-        const Index area = part_tiles * part_panels, edges = part_tiles * kTileRows + part_panels * kPanel;
+        const Index area = part_tiles * part_panels, edges = part_tiles * tile + part_panels * panel;
         if (best_area == 0 || area < best_area || (area == best_area && edges < best_edges))
             best_high = high, best_area = area, best_edges = edges;
     }
     const Index wide = num_threads / best_high;
     const Range part_tiles = part_of(tiles, thread / wide, best_high);
-    return {{part_tiles.begin * kTileRows, smaller(part_tiles.end * kTileRows, rows)},
+    return {{part_tiles.begin * tile, smaller(part_tiles.end * tile, rows)},
             part_of(panels, thread % wide, wide)};
 }
 
