@@ -98,9 +98,8 @@ class AutoencoderKLNetwork(Module):
         return picture.gather(b, self.decoder(b, x, picture), self.scale_factor)
 
     def decode_head(self, b: GraphBuilder, latents: Tensor, picture: PictureStrategy) -> Tensor:
-        """What `decoder.tail` reads."""
-        x = self.decoder.head(b, self._decoder_input(b, latents, picture), picture)
-        return picture.gather(b, x, self.scale_factor // self.tail_factor)
+        """Own rows of what `decoder.tail` reads."""
+        return self.decoder.head(b, self._decoder_input(b, latents, picture), picture)
 
     def _decoder_input(self, b: GraphBuilder, latents: Tensor, picture: PictureStrategy) -> Tensor:
         x = picture.split(b, latents)

@@ -31,8 +31,25 @@ def decode_in_tiles(model: AutoencoderKL, latents: np.ndarray, tile: int) -> np.
     check_tile(model.config, tile)
     if model.config.scale_factor * max(latents.shape[2:]) <= tile:
         return model.decode(latents)
-    head = model.apply_shared("decode head", model.network.decode_head, latents)
-    return _Tiles(model, head, tile).decode()
+    own = model.apply_shared("decode head", model.network.decode_head, latents)
+    return _Tiles(model, _all_rows(model, own, latents.shape[2]), tile).decode()
+
+
+def _all_rows(model: AutoencoderKL, own: np.ndarray, height: int) -> np.ndarray:
+    """What ranks made of their rows [B, C, rows, W] of latents of that height, whole.
+
+    It is too large to be gathered in the graph, where the ranks of a host would receive it in shared memory.
+    """
+    group = model.context.group("vae")
+    if group.size == 1:
+        return own
+    factor = model.config.scale_factor // model.config.tail_factor
+    send = np.ascontiguousarray(np.moveaxis(own, 2, 0))
+    whole = np.empty((factor * height, *send.shape[1:]), np.float32)
+    row = int(np.prod(send.shape[1:]))
+    counts = [factor * rows * row for rows in array_split(height, group.size)]
+    group.all_gather(Buffer.of(send), Buffer.of(whole), counts, label="rows of tiles")
+    return np.ascontiguousarray(np.moveaxis(whole, 0, 2))
 
 
 class _Tiles:

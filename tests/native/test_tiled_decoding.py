@@ -39,11 +39,15 @@ def test_tiles_of_odd_sizes_give_the_picture_of_the_reference(tmp_path, name):
     np.testing.assert_allclose(decoded, model.decode(latents), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("ranks", "tile"), [(2, 24), (3, 24), (3, 40)])
-def test_ranks_share_tiles_out(tmp_path, ranks, tile):
-    """Ten tiles over 2 and 3 ranks, and two tiles over 3 ranks, of which one has none."""
+@pytest.mark.parametrize(
+    ("ranks", "size", "tile"),
+    [(2, (29, 17), 24), (3, (29, 17), 24), (3, (29, 17), 40), (3, (2, 37), 24)],
+    ids=str,
+)
+def test_ranks_share_tiles_out(tmp_path, ranks, size, tile):
+    """Ten tiles over 2 and 3 ranks, two tiles over 3 ranks, of which one has none, and a rank without rows."""
     config = write_vae(tmp_path)
-    latents = latents_of(config, 29, 17)
+    latents = latents_of(config, *size)
     expected = AutoencoderKL.from_pretrained(tmp_path, threads=1).decode(latents)
 
     def run(context):
