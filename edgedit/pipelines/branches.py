@@ -71,9 +71,10 @@ def check_lockstep(config: ParallelConfig, request: Request) -> None:
     if config.weight_degree == 1:
         return
     if request.batch % config.dp_degree:
+        give = "one picture gives" if request.batch == 1 else f"{request.batch} pictures give"
         raise ValueError(
-            f"sharded weights over dp {config.dp_degree}: {request.batch} pictures give some ranks more than others; "
-            f"use a number of pictures that dp divides, or whole weights"
+            f"sharded weights over dp {config.dp_degree}: {give} some ranks more than others; "
+            f"use a number of pictures that {config.dp_degree} divides, or whole weights"
         )
     degree, count = config.cfg_degree, len(request.branches)
     if degree == 1:

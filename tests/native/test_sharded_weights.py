@@ -231,7 +231,7 @@ def test_guidance_that_ranks_cannot_run_in_step_is_refused(tmp_path, capsys):
 
     with pytest.raises(ValueError, match="sharded weights over cfg 2: a branch leaves layers out"):
         ParallelContext.local(2, draw, cfg_degree=2, weight_residency="sharded")
-    with pytest.raises(ValueError, match="sharded weights over dp 2: 1 pictures give some ranks more than others"):
+    with pytest.raises(ValueError, match="sharded weights over dp 2: one picture gives some ranks more than others"):
         ParallelContext.local(2, draw, dp_degree=2, weight_residency="sharded")
     ranks = ParallelContext.local(2, draw, ulysses_degree=2, weight_residency="sharded")
     np.testing.assert_array_equal(ranks[0], ParallelContext.local(2, draw, ulysses_degree=2)[0])
