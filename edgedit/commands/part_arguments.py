@@ -17,7 +17,7 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
         "parts are given)")  # fmt: skip
     group = parser.add_argument_group(
         "parts of the model in files of their own",
-        "safetensors or GGUF, as published: in place of those of --model, or without it",
+        "safetensors or GGUF, as published, in place of those of --model or without it; also --vae FILE",
     )
     for part, what in (
         ("transformer", "the denoising network"),

@@ -203,8 +203,8 @@ def _family(path: Path | None, found: Mapping[str, Component], given: Mapping[st
     elif "transformer" in found:
         kind = found["transformer"].architecture.class_name
     else:
-        what = f"{path} holds {', '.join(found)}" if path is not None else "no model is given"
-        raise ValueError(f"{what}, but no transformer; give one with --transformer")
+        what = f"{path} holds {', '.join(found)} but no" if path is not None else "there is no model and no"
+        raise ValueError(f"{what} transformer; give one with --transformer")
     return published.family_of_transformer(kind)
 
 

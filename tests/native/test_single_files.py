@@ -241,7 +241,7 @@ def test_what_does_not_fit_is_named(flux, tmp_path):
     refused(tensors, "but holds transformer", PartFiles(**{**every.networks(), "vae": file}))
     with pytest.raises(ValueError, match="has no clip_g"):
         latents(directory, PartFiles(clip_g=file))
-    with pytest.raises(ValueError, match="but no transformer"):
+    with pytest.raises(ValueError, match="no transformer; give one"):
         latents(None, PartFiles(vae=directory / "vae"))
 
 
