@@ -16,9 +16,5 @@ T5_KIB = 2 * 3 * 32 * 65536 * 4 // 1024  # two layers of three matrices
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc/self/status")
 def test_other_ranks_do_without_the_weights_of_encoders(tmp_path: Path) -> None:
     model = write_flux_pipeline(tmp_path / "flux", heads=2, t5_length=9, text_encoder_2={"d_ff": 65536})
-    both, first = (
-        json.loads(check_ok(mpirun(2, PROGRAM, model, where, timeout=60)).splitlines()[-1])
-        for where in ("replicated", "first")
-    )
-    assert both[1] - first[1] > 0.95 * T5_KIB
-    assert abs(both[0] - first[0]) < 0.05 * T5_KIB
+    encoding, other = json.loads(check_ok(mpirun(2, PROGRAM, model, "first", timeout=60)).splitlines()[-1])
+    assert encoding - other > 0.95 * T5_KIB
