@@ -245,7 +245,7 @@ def test_what_does_not_fit_is_named(flux, tmp_path):
         latents(None, PartFiles(vae=directory / "vae"))
 
 
-@pytest.mark.parametrize("layout", [{"ulysses_degree": 2}, {"tp_degree": 2}, {"cfg_degree": 2, "ulysses_degree": 2}])
+@pytest.mark.parametrize("layout", [{"ulysses_degree": 2}, {"cfg_degree": 2, "ulysses_degree": 2}])
 def test_ranks_draw_what_one_draws_with_weights_as_stored(tmp_path, layout):
     directory = write_flux_pipeline(tmp_path / "flux", seed=6, **(TOLD_FLUX | {"heads": 2}))
     file = write_gguf(tmp_path / "flux.gguf", original("flux", read_component(directory / "transformer")), "Q8_0")
