@@ -152,7 +152,7 @@ def test_spare_cfg_ranks_are_named(capsys):
     ("words", "message"),
     [
         (["--ulysses", "5"], "ulysses_degree 5 is more than the 4 heads"),
-        (["--model", "nowhere"], "'nowhere' is none of embedded, flux-dev, flux-fill-dev, flux-kontext-dev, flux-schnell"),
+        (["--model", "nowhere"], "'nowhere' is none of embedded, flux-dev, flux-fill-dev, flux-kontext-dev"),
         (["--width", "100"], "must be a multiple of 16"),
         (["--rank", "1"], "--rank 1 is outside the world of 1"),
         (["--plot", "plan.jpg"], "must end in .svg"),
