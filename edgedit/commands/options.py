@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from edgedit import binding, config, kernels
@@ -61,11 +60,12 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, text in helps.items():
         group.add_argument(f"--{flag}", type=int, default=1, metavar="N", help=text)
     group.add_argument(
-        "--vae",
-        action=_Vae,
+        "--vae-ranks",
+        dest="vae_degree",
+        type=int,
         default=1,
         metavar="N",
-        help="rows of the decoded pictures over the first N of the ranks; where parts may be given, a file of the VAE",
+        help="rows of the decoded pictures over the first N of the ranks",
     )
     group.add_argument("--sp", type=int, metavar="N", help="tokens over N ranks, the way chosen for you")
     group.add_argument("--backend", default="auto", help=f"how ranks talk: {', '.join(config.BACKENDS)}")
@@ -86,7 +86,7 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--text-encoder-ranks",
-        dest="text_encoder",
+        dest="text_encoder_degree",
         type=int,
         default=1,
         metavar="N",
@@ -107,26 +107,13 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class _Vae(argparse.Action):
-    """A number of ranks, or a file for commands that have the attribute `vae_file`; both may be given, one by one."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: Any = None
-    ) -> None:
-        if values.isdecimal():
-            setattr(namespace, self.dest, int(values))
-        elif hasattr(namespace, "vae_file"):
-            namespace.vae_file = Path(values)
-        else:
-            raise argparse.ArgumentError(self, f"{values!r} is no number of ranks")
-
-
 def parallel_options(args: argparse.Namespace, num_heads: int) -> tuple[dict[str, Any], str | None]:
     """Options for ``ParallelConfig``, and what ``--sp`` chose, if it was given.
 
     ValueError where ``--sp`` is no number of ranks or contradicts a degree.
     """
-    degrees = {f"{name}_degree": getattr(args, name) for name in (*config.AXES, "vae", "text_encoder")}
+    degrees = {f"{axis}_degree": getattr(args, axis) for axis in config.AXES}
+    degrees |= {name: getattr(args, name) for name in ("vae_degree", "text_encoder_degree")}
     chosen = None
     if args.sp is not None:
         shared = _sequence_parallel(args, num_heads)

@@ -10,17 +10,18 @@ from edgedit.pipelines.parts import EMBEDDED, PartFiles
 
 
 def add_part_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--model` and the files of parts; adds to `--vae`, which also takes a number of ranks."""
+    """`--model` and the files of parts."""
     add = parser.add_argument
     add("--model", metavar="PATH",
         help="a directory in diffusers layout, or a safetensors or GGUF file (default: the embedded model, unless its "
         "parts are given)")  # fmt: skip
     group = parser.add_argument_group(
         "parts of the model in files of their own",
-        "safetensors or GGUF, as published, in place of those of --model or without it; also --vae FILE",
+        "safetensors or GGUF, as published, in place of those of --model or without it",
     )
     for part, what in (
         ("transformer", "the denoising network"),
+        ("vae", "the autoencoder"),
         ("clip-l", "the smaller CLIP text encoder"),
         ("clip-g", "the larger CLIP text encoder, of Stable Diffusion 3"),
         ("t5", "the T5 text encoder"),
@@ -32,14 +33,11 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="holds tokenizer, tokenizer_2 and maybe tokenizer_3: files of weights have none",
     )
-    parser.set_defaults(vae_file=None)
 
 
 def part_files(args: argparse.Namespace) -> PartFiles:
     """The files that were given."""
-    return PartFiles(
-        args.transformer, args.vae_file, args.clip_l, args.clip_g, args.t5, args.tokenizer_dir
-    )
+    return PartFiles(args.transformer, args.vae, args.clip_l, args.clip_g, args.t5, args.tokenizer_dir)
 
 
 def model_of(args: argparse.Namespace) -> str | None:

@@ -38,7 +38,7 @@ def test_a_file_of_prompts_over_replicas_draws_what_one_rank_does(tmp_path: Path
     (tmp_path / "alone").mkdir()
     assert cli.main([*command, *files(tmp_path / "alone")]) == 0
     alone = json.loads(capsys.readouterr().out.splitlines()[-1])
-    layout = ["--dp", "2", "--ulysses", "2", "--vae", "3", "--text-encoders", "first", "--batch-size", "1"]
+    layout = ["--dp", "2", "--ulysses", "2", "--vae-ranks", "3", "--text-encoders", "first", "--batch-size", "1"]
     done = mpirun(4, "edgedit", *command, *layout, *files(tmp_path))
     report = json.loads(check_ok(done))
     # two rounds of the first replica, one of the second

@@ -60,14 +60,6 @@ def test_generate_takes_parts_and_says_their_type(capsys, tmp_path, files):
     assert 0 < np.abs(widened - expected).max() < 0.1 * np.abs(expected).max()
 
 
-def test_vae_means_ranks_or_a_file(capsys, tmp_path, files):
-    _, report = drawn(capsys, tmp_path, "--model", files / "flux", "--vae", files / "ae.safetensors", "--vae", "1")
-    assert report["world_size"] == 1
-    with pytest.raises(SystemExit):
-        cli.main(["plan", "--vae", str(files / "ae.safetensors")])
-    assert "is no number of ranks" in capsys.readouterr().err
-
-
 def test_plan_and_bench_read_the_shapes_of_a_file(capsys, files):
     of_file, of_directory = (
         json.loads(run(capsys, "plan", "--model", model, "--width", 64, "--height", 64, "--json").out)
