@@ -107,8 +107,10 @@ class Denoising:
 
 
 def text_of(branch: int) -> int:
-    """The branch whose text a branch reads: a third one has that of the second. What the prompts are does not matter, so
-    that replicas run the same passes."""
+    """The branch whose text a branch reads: a third one has that of the second.
+
+    What the prompts are does not matter, so that replicas run the same passes.
+    """
     return min(branch, GUIDED_BRANCHES - 1)
 
 

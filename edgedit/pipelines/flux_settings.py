@@ -52,6 +52,7 @@ class FluxSettings(TextToImageSettings):
                 min(length, MAX_SEQUENCE_LENGTH),
             ),
             num_heads=config.num_attention_heads,
+            head_dim=config.attention_head_dim,
             guidance_embeds=config.guidance_embeds,
         )
 

@@ -48,6 +48,7 @@ class SD3Settings(TextToImageSettings):
             **common_fields(parts, vae),
             limits=limits_of(transformer, vae_scale(vae)),
             num_heads=transformer.num_attention_heads,
+            head_dim=transformer.attention_head_dim,
             has_t5=third is not None,
             text_width=transformer.joint_attention_dim,
             fixed_text_tokens=Tokenizer.from_dir(parts.tokenizer("tokenizer")).model_max_length or CLIP_TOKENS,

@@ -12,6 +12,7 @@ from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.request import Limits, Request
 from edgedit.pipelines.settings import Settings
 from edgedit.sampling.schedule import FlowMatchSchedule
+from edgedit.sequence.wire import check_head_dim
 
 AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae", "text_encoder")
 _LARGEST = 1e6  # of any factor of latents
@@ -25,6 +26,7 @@ class TextToImageSettings(Settings):
     limits: Limits
     schedule: FlowMatchSchedule
     num_heads: int
+    head_dim: int
     scaling_factor: float
     shift_factor: float
     vae: AutoencoderKLConfig
@@ -45,6 +47,7 @@ class TextToImageSettings(Settings):
     def check_parallel(self, config: ParallelConfig) -> None:
         check_supported(config, AXES, self.family)
         check_heads(self.num_heads, config, self.family)
+        check_head_dim(config, self.head_dim, self.family)
         on_host = {"vae": "pictures are decoded", "text_encoder": "text is encoded"}
         for overlay, degree in config.overlays.items():
             if degree > 1 and config.backend in DEVICE_BACKENDS:

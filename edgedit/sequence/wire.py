@@ -44,10 +44,8 @@ def check_wire(wire_dtype: str) -> str:
 
 def check_head_dim(config: ParallelConfig, head_dim: int, model_name: str) -> None:
     """ValueError for heads that blocks would not fill."""
-    wire, shares_tokens = (
-        config.wire_dtype,
-        max(config.ulysses_degree, config.ring_degree, config.kv_gather_degree) > 1,
-    )
+    wire = config.wire_dtype
+    shares_tokens = max(config.ulysses_degree, config.ring_degree, config.kv_gather_degree) > 1
     if shares_tokens and wire in BLOCKS and head_dim % _ggml.block_size(wire):
         raise ValueError(
             f"wire_dtype is {wire}, whose blocks of {_ggml.block_size(wire)} values do not fill the {head_dim} "

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from joint_attention import Problem
 from tiny import write_flux_pipeline
+from tiny_sd3 import write_sd3_pipeline
 
 from edgedit.config import ParallelConfig
 from edgedit.graph.planner import plan
@@ -91,8 +92,11 @@ def test_a_pipeline_draws_nearly_the_same(tmp_path, degrees):
     assert 1e-5 < error < 2e-2
 
 
-def test_heads_that_blocks_do_not_fill_are_refused(tmp_path):
-    directory = write_flux_pipeline(tmp_path / "flux", heads=2, t5_length=9)
+@pytest.mark.parametrize("write", [write_flux_pipeline, write_sd3_pipeline])
+def test_heads_that_blocks_do_not_fill_are_refused_before_weights_are_read(tmp_path, write):
+    directory = write(tmp_path / "model", heads=2)
+    for weights in directory.glob("*/*.safetensors"):
+        weights.unlink()
 
     def run(context):
         Pipeline.from_pretrained(directory, threads=1, parallel=context)
