@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 
+def in_words(error: BaseException) -> str:
+    """Type and message, or the type alone where there is no message."""
+    name = type(error).__name__
+    return f"{name}: {error}" if str(error) else name
+
+
 class EdgeditError(RuntimeError):
     """A backend, a collective or a file let a run down."""
 

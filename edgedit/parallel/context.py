@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from edgedit import kernels
 from edgedit.config import AXES, DEVICE_BACKENDS, ParallelConfig
-from edgedit.errors import EdgeditError, PeerLostError
+from edgedit.errors import EdgeditError, PeerLostError, in_words
 from edgedit.parallel import cuda
 from edgedit.parallel.backends.local import Hub, LocalGroup, LocalMonitor
 from edgedit.parallel.backends.none import NoneGroup
@@ -200,8 +200,7 @@ class ParallelContext:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not self._monitor.is_closed and not _is_success(error):
-            reason = f"{type(error).__name__}: {error}"
-            self._monitor.failed(EdgeditError(self._monitor.describe(None, reason)))
+            self._monitor.failed(EdgeditError(self._monitor.describe(None, in_words(error))))
         self.close()
 
     def _make_group(self, axis: str) -> ProcessGroup:

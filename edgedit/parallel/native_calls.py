@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from edgedit import _native
-from edgedit.errors import CollectiveError, EdgeditError
+from edgedit.errors import CollectiveError, EdgeditError, in_words
 from edgedit.parallel.call import Call
 from edgedit.parallel.monitor import Monitor
 from edgedit.parallel.process_group import ProcessGroup
@@ -102,7 +102,6 @@ class NativeCalls:
             _native.raise_interrupt()
         except BaseException as error:
             # The exchange is broken off in the middle: nothing can go on from here, neither here nor on the peers.
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            self._monitor.failed(EdgeditError(self._monitor.describe(call, reason)))
+            self._monitor.failed(EdgeditError(self._monitor.describe(call, in_words(error))))
             raise
         raise AssertionError("an interrupt without an exception")
