@@ -29,6 +29,11 @@ std::vector<std::string> families() {
     return usable;
 }
 
+std::pair<bool, std::string> found_onednn() {
+    const bool is_usable = find("onednn") != nullptr, is_useless = !is_usable && onednn::api() != nullptr;
+    return {is_usable, onednn::description() + (is_useless ? ", which is of no use on this processor" : "")};
+}
+
 void pack(const std::string& name, std::int32_t type, std::int64_t columns, std::int64_t inner, std::int64_t first,
           std::int64_t count, std::uintptr_t rows, std::uintptr_t packed) {
     const Kernels& kernels = family(name);
@@ -49,9 +54,7 @@ void register_kernels(py::module_& module) {
     py::module_ kernels = module.def_submodule("kernels", "Kernel families of the CPU and their packed weights.");
     onednn::set_folder(py::module_::import("sys").attr("prefix").cast<std::string>() + "/lib");
     kernels.def("families", &families, "Those of our own that this processor can run, best first.");
-    kernels.def(
-        "onednn", [] { return std::pair(find("onednn") != nullptr, onednn::description()); },
-        "Whether there is oneDNN, and which or why not.");
+    kernels.def("onednn", &found_onednn, "Whether there is oneDNN, and which or why not.");
     kernels.def("best", [] { return std::string(best()); }, "The fastest here, or \"ggml\".");
     kernels.def("panel", [](const std::string& name) { return family(name).panel; }, "family"_a);
     kernels.def("has_bf16", [](const std::string& name) { return family(name).has_bf16; }, "family"_a);

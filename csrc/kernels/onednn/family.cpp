@@ -79,7 +79,8 @@ DenseRows dense_rows(const LinearProblem& problem, DType type, Index first, Inde
     return {room, stride};
 }
 
-void linear(const LinearProblem& problem, int thread, int num_threads) {
+/// Where oneDNN fails this ends the process: nothing may be thrown through ggml.
+void linear(const LinearProblem& problem, int thread, int num_threads) noexcept {
     if (!is_ours(problem.weight.type)) return base_family->linear(problem, thread, num_threads);
     constexpr Index kTile = 32; // rows that AMX multiplies at once
     const bool in_bf16 = is_bf16(problem.weight.type);

@@ -1,7 +1,5 @@
 #include "kernels/onednn/matmul.hpp"
 
-#include <cstdio>
-#include <cstdlib>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -181,12 +179,6 @@ const Product& product(bool is_bf16, std::int64_t count, std::int64_t inner, std
 
 } // namespace
 
-bool can_multiply(bool is_bf16) {
-    constexpr std::int64_t kInner = 64;
-    const OneThread one;
-    return matmul(is_bf16, kRows, kInner, kInner, nullptr) != nullptr;
-}
-
 std::size_t panel_nbytes(bool is_bf16, std::int64_t inner) {
     constexpr std::size_t kAlignment = 64;
     const OneThread one;
@@ -210,13 +202,7 @@ void pack_panel(bool is_bf16, std::int64_t inner, const void* panel, void* packe
 void multiply(bool is_bf16, std::int64_t count, std::int64_t inner, const void* rows, std::int64_t row_stride,
               const void* panel, float* sums) {
     const OneThread one;
-    try {
-        product(is_bf16, count, inner, row_stride).run(rows, panel, sums);
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "edgedit: %s, for %lld rows of %lld elements\n", error.what(),
-                     static_cast<long long>(count), static_cast<long long>(inner));
-        std::abort();
-    }
+    product(is_bf16, count, inner, row_stride).run(rows, panel, sums);
 }
 
 } // namespace edgedit::kernels::onednn
