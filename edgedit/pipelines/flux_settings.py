@@ -8,6 +8,7 @@ from typing import Any
 
 from edgedit.models.flux_config import FluxConfig
 from edgedit.models.tokenizers import Tokenizer
+from edgedit.pipelines.fitting import check_latents, check_width
 from edgedit.pipelines.image_inputs import FILL, REFERENCE, START
 from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.published import FLUX
@@ -38,19 +39,17 @@ class FluxSettings(TextToImageSettings):
         config = FluxConfig.from_dict(transformer)
         vae = parts.config("vae")
         scale = vae_scale(vae)
+        check_width(parts, "transformer", "joint_attention_dim", {"text_encoder_2": "d_model"})
+        check_width(parts, "transformer", "pooled_projection_dim", {"text_encoder": "hidden_size"})
         size = vae.get("sample_size") or 0
         if type(size) is not int or size < 1 or size % (2 * scale):
             size = _DEFAULT_LATENT_SIZE * scale
         length = Tokenizer.from_dir(parts.tokenizer("tokenizer_2")).model_max_length or MAX_SEQUENCE_LENGTH
+        limits = limits_of(transformer, parts.pipeline, size, scale, min(length, MAX_SEQUENCE_LENGTH))
+        check_latents(parts, limits.latent_channels)
         return cls(
             **common_fields(parts, vae),
-            limits=limits_of(
-                transformer,
-                parts.pipeline,
-                size,
-                scale,
-                min(length, MAX_SEQUENCE_LENGTH),
-            ),
+            limits=limits,
             num_heads=config.num_attention_heads,
             head_dim=config.attention_head_dim,
             guidance_embeds=config.guidance_embeds,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgedit import embedded
 from edgedit.pipelines import published
 from edgedit.pipelines.configs import read_json
+from edgedit.pipelines.fitting import check_class, class_of
 
 if TYPE_CHECKING:
     from edgedit.weights.recognise import Component
@@ -209,9 +210,7 @@ def _family(path: Path | None, found: Mapping[str, Component], given: Mapping[st
 
 
 def _class_name(part: str, path: Path) -> str:
-    if path.is_dir():
-        return str(read_json(path / "config.json").get("_class_name"))
-    return _component(part, path).architecture.class_name
+    return class_of(path) if path.is_dir() else _component(part, path).architecture.class_name
 
 
 def _network(
@@ -219,8 +218,11 @@ def _network(
 ) -> Path | ComponentWeights:
     """Where a network is that was given by a path."""
     if path.is_dir():
+        check_class(part, path, class_of(path), family)
         return path
-    return _described(_component(part, path), family, hints)
+    component = _component(part, path)
+    check_class(part, path, component.architecture.class_name, family)
+    return _described(component, family, hints)
 
 
 def _component(part: str, path: Path) -> Component:

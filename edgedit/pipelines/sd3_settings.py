@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from edgedit.models.sd3_config import PATCH, SD3Config
 from edgedit.models.tokenizers import Tokenizer
+from edgedit.pipelines.fitting import check_latents, check_width, stated
 from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.published import SD3
 from edgedit.pipelines.request import Limits
@@ -44,6 +45,7 @@ class SD3Settings(TextToImageSettings):
             raise ValueError(f"{parts.title}: text_encoder_3 is {third!r}; supported is {T5!r}, or none")
         transformer = SD3Config.from_dict(parts.config("transformer"))
         vae = parts.config("vae")
+        _check_widths(parts, transformer, has_t5=third is not None)
         return cls(
             **common_fields(parts, vae),
             limits=limits_of(transformer, vae_scale(vae)),
@@ -52,6 +54,21 @@ class SD3Settings(TextToImageSettings):
             has_t5=third is not None,
             text_width=transformer.joint_attention_dim,
             fixed_text_tokens=Tokenizer.from_dir(parts.tokenizer("tokenizer")).model_max_length or CLIP_TOKENS,
+        )
+
+
+def _check_widths(parts: Parts, transformer: SD3Config, has_t5: bool) -> None:
+    """Raises ValueError for parts that do not go together."""
+    check_latents(parts, transformer.in_channels)
+    projections = {"text_encoder": "projection_dim", "text_encoder_2": "projection_dim"}
+    check_width(parts, "transformer", "pooled_projection_dim", projections)
+    if has_t5:
+        check_width(parts, "transformer", "joint_attention_dim", {"text_encoder_3": "d_model"})
+    clip = sum(stated(parts, name, "hidden_size") or 0 for name in projections)
+    if clip > transformer.joint_attention_dim:
+        raise ValueError(
+            f"{parts.title}: transformer takes text of {transformer.joint_attention_dim} channels "
+            f"(joint_attention_dim), but both CLIP encoders give {clip} (hidden_size); they are of different models"
         )
 
 

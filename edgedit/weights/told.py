@@ -52,6 +52,15 @@ class Shapes:
     def columns(self, key: str) -> int:
         return self.of(key, 2)[1]
 
+    def heads(self, channels: int, head_dim: int) -> int:
+        """How many heads there are. Raises CheckpointError where channels do not make whole ones."""
+        if head_dim < 1 or channels < head_dim or channels % head_dim:
+            raise CheckpointError(
+                f"{self.component.source.path}: {channels} channels do not make heads of {head_dim}; "
+                f"the tensors are of no {self.component.architecture.name} that is known"
+            )
+        return channels // head_dim
+
     def size(self, key: str) -> int:
         """Elements, 0 for a tensor that is missing."""
         return math.prod(self._shapes.get(key, (0,)))
@@ -130,7 +139,7 @@ def _flux(shapes: Shapes, part: str) -> tuple[Config, Config]:
         "num_layers": shapes.count("transformer_blocks"),
         "num_single_layers": shapes.count("single_transformer_blocks"),
         "attention_head_dim": head_dim,
-        "num_attention_heads": dim // max(1, head_dim),
+        "num_attention_heads": shapes.heads(dim, head_dim),
         "joint_attention_dim": shapes.columns("context_embedder.weight"),
         "pooled_projection_dim": shapes.columns("time_text_embed.text_embedder.linear_1.weight"),
         "guidance_embeds": "time_text_embed.guidance_embedder.linear_1.weight" in shapes,
@@ -145,7 +154,7 @@ def _sd3(shapes: Shapes, part: str) -> tuple[Config, Config]:
     dim, in_channels, patch, _ = shapes.of("pos_embed.proj.weight", 4)
     norm, layers = "transformer_blocks.0.attn.norm_q.weight", shapes.count("transformer_blocks")
     head_dim = shapes.of(norm, 1)[0] if norm in shapes else HEAD_DIM
-    heads = {"attention_head_dim": head_dim, "num_attention_heads": dim // max(1, head_dim)}
+    heads = {"attention_head_dim": head_dim, "num_attention_heads": shapes.heads(dim, head_dim)}
     told = {
         "patch_size": patch,
         "in_channels": in_channels,
