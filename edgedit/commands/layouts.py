@@ -41,7 +41,10 @@ def work_of(args: argparse.Namespace, subject: Subject, request: Request) -> Wor
         text_tokens=subject.fixed_text_tokens + request.max_sequence_length,
         branches=len(request.branches),
         dtype=args.dtype,
-        options={word: getattr(args, word) for word in _WORDS},
+        options={
+            **{word: getattr(args, word) for word in _WORDS},
+            "weight_residency": "sharded" if args.shard_weights else "whole",
+        },
     )
 
 

@@ -33,6 +33,7 @@ _PRODUCTS = frozenset({"linear", "mul_mat", "mul_mat_id", "conv2d", "conv_2d", "
 _ATTENTIONS = frozenset({"attention", "attention_partial", "flash_attn_ext"})
 # Nodes that only say how memory is read; collectives are counted as transfers.
 _FREE = frozenset({"none", "view", "reshape", "permute", "transpose", "custom", "start", "wait"})
+_BYTES_IN_BLOCKS = {"q8_0": 34 / 32}  # of a value, in types of which activations may be on the wire
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ def node_seconds(node: Node, nodes: Sequence[Node], rates: Rates) -> float:
     return rates.node_s + work
 
 
-def _nbytes(node: Node) -> int:
-    return prod(node.shape) * itemsize(node.dtype)
+def _nbytes(node: Node) -> float:
+    return prod(node.shape) * (_BYTES_IN_BLOCKS.get(node.dtype) or itemsize(node.dtype))
 
 
 def pass_seconds(

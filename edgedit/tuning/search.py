@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_HOPS = 64  # of a ring: each one is a latency more and a smaller piece of work, and graphs of more are large
 MANY_RANKS = 64
+_WHOLE_BRANCHES = 2  # a third guidance branch leaves layers out
 MUCH_SLOWER = 1.5
 
 
@@ -42,6 +43,10 @@ class Work:
     branches: int
     dtype: str
     options: Mapping[str, Any]
+
+    @property
+    def shards_weights(self) -> bool:
+        return self.options.get("weight_residency") == "sharded"
 
 
 @dataclass(frozen=True)
@@ -99,11 +104,21 @@ def _factorisations(number: int, axes: list[str]) -> Iterator[dict[str, int]]:
 
 
 def _is_legal(work: Work, degrees: Mapping[str, int]) -> bool:
+    if work.shards_weights and not _runs_in_step(work, degrees):
+        return False
     try:
         work.network.check_parallel(work.config, parallel_config(work, degrees))
     except ValueError:
         return False
     return True
+
+
+def _runs_in_step(work: Work, degrees: Mapping[str, int]) -> bool:
+    """Whether all ranks run the same blocks as often, as those must that keep each other's weights."""
+    cfg, dp = degrees.get("cfg", 1), degrees.get("dp", 1)
+    if work.batch % dp or work.branches % cfg:
+        return False
+    return cfg == 1 or work.branches <= _WHOLE_BRANCHES
 
 
 def parallel_config(work: Work, degrees: Mapping[str, int]) -> ParallelConfig:
@@ -177,7 +192,8 @@ class CostModel:
         from edgedit.models.shallow import shallow_configs
 
         batch = array_split(self.work.batch, degrees.get("dp", 1))[0]
-        sharing = {axis: degree for axis, degree in degrees.items() if axis not in ("cfg", "dp")}
+        apart = () if self.work.shards_weights else ("cfg", "dp")  # axes whose ranks share nothing in a pass
+        sharing = {axis: degree for axis, degree in degrees.items() if axis not in apart}
         key = (batch, *(sharing.get(axis, 1) for axis in AXES))
         if key not in self._known:
             self._known[key] = [
@@ -196,4 +212,4 @@ class CostModel:
             compute_dtype=self.work.dtype,
             parallel=parallel,
         )
-        return RankForecast.of(graph, parallel.world_size)
+        return RankForecast.of(graph, parallel.graph_degree)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from edgedit.config import AXES
 from edgedit.graph.collective import Collective
-from edgedit.parallel.mesh import Mesh
+from edgedit.parallel.mesh import WEIGHTS, Mesh
 from edgedit.tuning.cost_model import Transfer
 from edgedit.tuning.machine import INTER, INTRA, Machine
 
@@ -38,7 +39,7 @@ class Topology:
         together = mesh.degrees["tp"] * mesh.degrees["ulysses"]
         slots = machine.ranks_per_node
         self.capacity = slots // together * together or slots  # ranks that a node gets
-        self._spreads = {axis: self._spread_of(axis) for axis in AXES}
+        self._spreads = {axis: self._spread_of(axis) for axis in (*AXES, WEIGHTS)}
 
     @property
     def num_nodes(self) -> int:
@@ -74,20 +75,25 @@ class Topology:
         return Transfer(seconds, overlap, INTER if outside else INTRA)
 
     def _spread_of(self, axis: str) -> _Spread:
-        inside, crosses = self.mesh.degrees[axis] - 1, False
-        for group in self._groups(axis):
+        stride, extent = self._strides_of(axis)
+        inside, crosses = extent // stride - 1, False
+        for group in self._groups(stride, extent):
             nodes = [rank // self.capacity for rank in group]
             if nodes[0] != nodes[-1]:  # ranks ascend, and nodes with them
                 inside = min(inside, min(Counter(nodes).values()) - 1)
                 crosses = True
         return _Spread(inside, crosses)
 
-    def _groups(self, axis: str) -> Iterator[range]:
+    def _strides_of(self, axis: str) -> tuple[int, int]:
+        """How far apart the next ranks of a group are, and how far the next groups beyond those in between."""
+        degrees = self.mesh.degrees
+        if axis == WEIGHTS:  # as with sharded weights: all ranks of one place on tp
+            return degrees["tp"], self.mesh.world_size
+        stride = prod(degrees[other] for other in AXES[: AXES.index(axis)])
+        return stride, stride * degrees[axis]
+
+    def _groups(self, stride: int, extent: int) -> Iterator[range]:
         """As `Mesh.groups`, without asking for the place of every rank."""
-        stride = 1
-        for other in AXES[: AXES.index(axis)]:
-            stride *= self.mesh.degrees[other]
-        extent = stride * self.mesh.degrees[axis]
         for begin in range(0, self.mesh.world_size, extent):
             for first in range(begin, begin + stride):
                 yield range(first, first + extent, stride)

@@ -118,6 +118,41 @@ def test_a_batch_is_shared_by_replicas():
     )
 
 
+def sharded(asked):
+    return replace(asked, options={**asked.options, "weight_residency": "sharded"})
+
+
+@pytest.mark.parametrize("degrees", [{"ulysses": 3}, {"cfg": 2, "dp": 2}, {"tp": 3, "ring": 2}], ids=str)
+def test_shared_weights_take_less_memory_and_more_exchange(monkeypatch, degrees):
+    whole = work(batch=2, branches=2)
+    told, apart = (CostModel(asked, machine(SLOW)).predict(degrees) for asked in (sharded(whole), whole))
+    keepers = math.prod(degrees.values()) // degrees.get("tp", 1)
+    assert told.weight_nbytes < (0.2 + 0.8 / keepers) * apart.weight_nbytes
+    assert told.step.exposed > apart.step.exposed
+    monkeypatch.setattr("edgedit.models.shallow._FEW", 100)
+    deep = CostModel(sharded(whole), machine(SLOW)).predict(degrees)
+    assert told.weight_nbytes == pytest.approx(deep.weight_nbytes, rel=0.01)
+    assert told.step.total == pytest.approx(deep.step.total, rel=0.05)
+
+
+def test_ranks_with_shares_of_weights_run_in_step():
+    layouts = list(legal_layouts(sharded(work(batch=3, branches=3)), 6))
+    assert layouts and all(layout["cfg"] == 1 and layout["dp"] in (1, 3) for layout in layouts)
+    assert any(layout["cfg"] == 2 for layout in legal_layouts(sharded(work(branches=2)), 6))
+
+
+@pytest.mark.parametrize("degrees", [{"ulysses": 3}, {"ring": 2}, {"kv_gather": 2}], ids=str)
+def test_a_wire_of_blocks_is_faster_on_a_slow_link(degrees):
+    config = replace(FLUX, attention_head_dim=32, axes_dims_rope=(8, 12, 12))
+    took = [
+        CostModel(replace(work(config=config), options={"kernels": "ggml", "wire_dtype": wire}), machine(SLOW))
+        .predict(degrees)
+        .step.total
+        for wire in ("q8_0", "f16", "f32")
+    ]
+    assert took == sorted(took) and took[0] < took[-1]
+
+
 def test_layouts_that_do_not_fit_come_last():
     free = CostModel(work(), machine(FAST)).ranked(2)
     least = min(prediction.memory_nbytes for prediction in free)

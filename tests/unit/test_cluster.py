@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgedit.config import AXES
 from edgedit.graph.collective import Collective
-from edgedit.parallel.mesh import Mesh
+from edgedit.parallel.mesh import WEIGHTS, Mesh
 from edgedit.tuning.cluster import read_cluster
 from edgedit.tuning.machine import ANY, INTER, INTRA, Curve, Link, Machine, Rates
 from edgedit.tuning.topology import Topology
@@ -116,6 +116,14 @@ def test_groups_cross_nodes_as_walking_their_ranks_shows(degrees, per_node):
         crosses = any(len({found.node_of(rank) for rank in group}) > 1 for group in groups)
         assert found.place_of(axis) == (INTER if crosses else INTRA)
     assert found.num_nodes == found.node_of(found.mesh.world_size - 1) + 1
+
+
+def test_ranks_that_keep_shares_of_the_same_weights_exchange_across_nodes():
+    # places 0 and 1 on tp, each with a rank of its own beside it and two on the other node
+    found = topology(4, tp=2, ulysses=2, dp=2)
+    took = found.transfer(collective("all_gather", WEIGHTS, 4, 5))
+    assert took.seconds == 2 * 5.0 + (2 * 5 * 4) * 4 / 8
+    assert (took.overlap, took.link) == (1.0, INTER)
 
 
 def collective(kind: str, axis: str, size: int, count: int) -> Collective:
