@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgedit import launcher
+from edgedit import embedded, launcher
 from edgedit.commands import output
 from edgedit.errors import CheckpointError
+from edgedit.pipelines.parts import EMBEDDED
 
 if TYPE_CHECKING:
     from edgedit.commands.networks import Network
@@ -26,7 +27,8 @@ DEFAULT_PART = "transformer"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("input", type=Path, metavar="IN", help="a pipeline's directory, a component's, a safetensors or a GGUF file")
+    add("input", metavar="IN",
+        help="a pipeline's directory, a component's, a safetensors or a GGUF file, or embedded")  # fmt: skip
     add("output", type=Path, metavar=f"OUT{SUFFIX}", help="written beside and renamed when it is complete")
     add("--type", default="q8_0", metavar="TYPE",
         help="of matrices: f32, f16, bf16, a quantised one (q4_k), or stored (default: %(default)s)")  # fmt: skip
@@ -41,9 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.output.suffix != SUFFIX:
         raise ValueError(f"output {str(args.output)!r}: the name must end in {SUFFIX}")
-    if not args.input.exists():
-        raise ValueError(f"{args.input} does not exist")
-    if args.output.exists() and args.input.is_file() and args.output.samefile(args.input):
+    path = embedded.path() if args.input == EMBEDDED else Path(args.input)
+    if not path.exists():
+        raise ValueError(f"{path} does not exist")
+    if args.output.exists() and path.is_file() and args.output.samefile(path):
         raise ValueError(f"{args.output} is the input")
     output.check_writable([args.output])
     if (launch := launcher.detect(os.environ)).world_size > 1:
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from edgedit.weights.quantisation import AS_STORED, Rule, check_type
 
     dtype, rules = check_type(args.type, AS_STORED), [Rule.parse(text) for text in args.keep]
-    network = _chosen(args.input, args.part)
+    network = _chosen(path, args.part)
     if network.match.problems:
         raise CheckpointError(
             f"{network.source.path}: {network.name} is not what {network.model.__name__} needs: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -76,7 +76,7 @@ class Export:
         rules: by the names in the file; the first that fits counts. Those of the convention come after them.
 
     Raises:
-        ValueError: for a rule that cannot be followed.
+        ValueError: for a rule that cannot be followed, or that no tensor is for.
         CheckpointError: for tensors that have no name in such files.
     """
 
@@ -101,6 +101,7 @@ class Export:
                 f"{listing(sorted(nameless))}"
             )
         self._pieces = {name: pieces_of(found, shapes) for name, found in targets.items()}
+        _check_found(rules, self._pieces)
         rules = (*rules, *(Rule(re.compile(pattern), AS_STORED) for pattern in convention.rules))
         tensors = []
         for name, pieces in self._pieces.items():
@@ -152,6 +153,15 @@ class Export:
             rows = slice(piece.first, piece.first + piece.length)
             values, scale = values[rows], part_of(scale, rows)
         return values, source.dtype(key), scale
+
+
+def _check_found(rules: Sequence[Rule], names: Iterable[str]) -> None:
+    """Raises ValueError for a rule whose expression is in no name, so that a misspelt one is not passed over."""
+    for rule in rules:
+        if not any(rule.pattern.search(name) for name in names):
+            raise ValueError(
+                f"rule {rule.pattern.pattern!r}: no tensor's name has it; names in the file: {listing(sorted(names))}"
+            )
 
 
 def _spelled(name: str, convention: Convention) -> str:

@@ -56,7 +56,9 @@ def check_type(dtype: str, *others: str) -> str:
     """Return `dtype`, or raise ValueError listing TYPES and `others`."""
     legal = (*TYPES, *others)
     if dtype not in legal:
-        raise ValueError(f"unknown type {dtype!r}; legal: {', '.join(legal)}")
+        known = dtype in _ggml.QUANTISED_IDS
+        why = f"type {dtype!r} needs statistics of activations" if known else f"unknown type {dtype!r}"
+        raise ValueError(f"{why}; legal: {', '.join(legal)}")
     return dtype
 
 

@@ -17,7 +17,7 @@ from gguf.quants import dequantize, quantize
 from lora_files import added, random_factors, write_lora
 from safetensors.numpy import load_file, save_file
 from single_files import TOLD_FLUX, original, read_component, write_typed
-from tiny import write_flux_pipeline, write_flux_transformer, write_t5
+from tiny import EMBEDDED, write_flux_pipeline, write_flux_transformer, write_t5
 from tiny_sd3 import write_sd3_pipeline
 
 from edgedit import cli
@@ -134,6 +134,15 @@ def test_a_pipeline_of_converted_parts_draws_the_same(tmp_path, capsys):
         assert cli.main(["generate", "-p", "a cat", "-s", "1", "--steps", "2", *map(str, [*source, *out])]) == 0
         latents.append(np.load(tmp_path / "a.npy"))
     np.testing.assert_array_equal(*latents)
+
+
+def test_the_embedded_model_is_converted_by_its_name(tmp_path, capsys):
+    report = converted(capsys, "embedded", tmp_path / "a.gguf", "--part", "text_encoder", "--type", "stored")
+    assert (report["part"], report["architecture"]) == ("text_encoder", "clip")
+    values, _ = tensors_of(tmp_path / "a.gguf")
+    name = "text_model.final_layer_norm.weight"
+    expected = load_file(EMBEDDED / "text_encoder" / "model.safetensors")
+    np.testing.assert_array_equal(values[name], expected[name.removeprefix("text_model.")].astype(np.float32))
 
 
 def test_half_precision_comes_back_from_f16(tmp_path, capsys):
@@ -368,7 +377,9 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, cap
         (["IN", "a.safetensors"], "must end in .gguf"),
         (["/nowhere", "a.gguf"], "/nowhere does not exist"),
         (["IN", "nowhere/a.gguf"], "there is no directory"),
-        (["IN", "a.gguf", "--type", "iq2_xxs"], "unknown type 'iq2_xxs'; legal: f32, f16, bf16, q4_0"),
+        (["IN", "a.gguf", "--type", "iq2_xxs"], "type 'iq2_xxs' needs statistics of activations; legal: f32, f16"),
+        (["IN", "a.gguf", "--keep", "attn_qkv=q8_0"], "rule 'attn_qkv': no tensor's name has it; names in the file"),
+        (["IN", "a.gguf", "--type", "q9"], "unknown type 'q9'; legal: f32, f16, bf16, q4_0"),
         (["IN", "a.gguf", "--keep", "f16"], "'f16' is not of the form REGEX=TYPE"),
         (["IN", "a.gguf", "--keep", "(=f16"], "'(' is no regular expression"),
         (["IN", "a.gguf", "--keep", "x=q9"], "unknown type 'q9'"),
