@@ -96,6 +96,9 @@ def _of_weights(name: str, path: Path, problems: list[str], with_tensors: bool) 
         return [
             {"name": name, "class": None, **(lora or {}), **_tensors(source, source.keys(), with_tensors)}
         ]
+    twice = [part for part, count in Counter(component.part for component in found).items() if count > 1]
+    if twice:
+        problems.append(f"{path}: holds more than one {', '.join(twice)}, of which none can be chosen")
     names = [name] if len(found) == 1 else [component.part for component in found]
     return [
         {"name": name, **_network(component, problems, with_tensors)}

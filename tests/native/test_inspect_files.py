@@ -103,6 +103,14 @@ def test_tensors_of_no_known_network_are_a_problem_and_still_counted(tmp_path, c
     assert "no network that is known" in report["problems"][0]
 
 
+def test_two_networks_of_one_kind_are_a_problem(tmp_path, capsys, flux):
+    own = read_component(flux / "transformer")
+    save_file(own | prefixed("net.", own), tmp_path / "a.safetensors")
+    status, report = inspect(capsys, tmp_path / "a.safetensors")
+    assert status == 1
+    assert "a.safetensors: holds more than one transformer" in report["problems"][0]
+
+
 def test_a_damaged_gguf_file_is_a_problem_not_a_crash(tmp_path, capsys, flux):
     path = write_gguf(tmp_path / "a.gguf", original("flux", read_component(flux / "transformer")))
     path.write_bytes(path.read_bytes()[:5000])
