@@ -109,6 +109,7 @@ def work_of_image(args: argparse.Namespace, subject: Subject, request: Request) 
         has_mask=fills,
         strength=args.strength,
         image_as=args.image_as,
+        resize=not args.keep_image_size,
     )
     if not has_image:
         return tokens, steps

@@ -105,6 +105,7 @@ def check_options(
     has_mask: bool = False,
     strength: float | None = None,
     image_as: str | None = None,
+    resize: bool = True,
 ) -> str:
     """What a model that has these uses for a picture does with one: the first of them, or `image_as`.
 
@@ -114,7 +115,8 @@ def check_options(
     if use not in uses:
         raise ValueError(f"image_as is {image_as!r}; legal for this model: {', '.join(uses)}")
     if not has_image:
-        given = {"mask": has_mask, "strength": strength is not None, "image_as": image_as is not None}
+        given = {"mask": has_mask, "strength": strength is not None, "image_as": image_as is not None,
+                 "resize_image=False (--keep-image-size)": not resize}  # fmt: skip
         for name in [name for name, is_given in given.items() if is_given]:
             raise ValueError(f"{name} is given without image; it says what becomes of one")
         if use == FILL:
@@ -126,6 +128,10 @@ def check_options(
         for name, is_given in (("mask", has_mask), ("strength", strength is not None)):
             if is_given:
                 raise ValueError(f"the image is read as a reference, which takes no {name}")
+    elif not resize:
+        raise ValueError(
+            "resize_image=False (--keep-image-size) is for references; here the image is stretched to what is drawn"
+        )
     if strength is not None:
         if not 0 < strength <= 1:
             raise ValueError(f"strength is {strength}; it must be above 0 and at most 1")

@@ -41,6 +41,7 @@ class ImageOptions:
             has_mask=self.mask_image is not None,
             strength=self.strength,
             image_as=self.image_as,
+            resize=self.resize_image,
         )
 
     def num_steps(self, limits: Limits, num_steps: int) -> int:

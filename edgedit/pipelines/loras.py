@@ -33,7 +33,7 @@ class Loras:
             if not path.exists():
                 raise ValueError(f"LoRA {path} does not exist")
             if not math.isfinite(weight):
-                raise ValueError(f"LoRA {path} has the weight {weight}")
+                raise ValueError(f"LoRA {path} has the weight {weight}; it must be a finite number")
         return cls(files, check_mode(mode))
 
     @property

@@ -224,7 +224,8 @@ def _texts(name: str, text: str | Sequence[str]) -> tuple[str, ...]:
 
 def _matching_negatives(negatives: tuple[str, ...], count: int) -> tuple[str, ...]:
     if len(negatives) not in (1, count):
-        raise ValueError(f"{len(negatives)} negative prompts for {count} prompts; give 1 or {count}")
+        legal = "1" if count == 1 else f"1 or {count}"
+        raise ValueError(f"{len(negatives)} negative prompts for {count} prompts; give {legal}")
     return negatives * count if len(negatives) == 1 else negatives
 
 

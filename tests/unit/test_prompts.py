@@ -82,6 +82,7 @@ def test_a_batch_counts_prompts_times_pictures():
             {"prompt": ["a", "b", "c"], "negative": ["x", "y"]},
             "2 negative prompts for 3 prompts; give 1 or 3",
         ),
+        ({"prompt": "a", "negative": ["x", "y"]}, "2 negative prompts for 1 prompts; give 1$"),
         ({"negative": []}, "negative_prompt is an empty list"),
         ({"num_inference_steps": 0}, "num_inference_steps is 0"),
         ({"num_images_per_prompt": -1}, "num_images_per_prompt is -1"),
