@@ -33,8 +33,9 @@ def sharing(degrees, size):
 
 
 @strategies
-@pytest.mark.parametrize("sizes", [(3, 4), (7, 6)])
-@pytest.mark.parametrize("length", [1, 3, 17, 105])
+@pytest.mark.parametrize("sizes", [(3, 4), (7, 6), pytest.param((2, 8), marks=pytest.mark.slow),
+                                   pytest.param((5, 10), marks=pytest.mark.slow)])  # fmt: skip
+@pytest.mark.parametrize("length", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 7, 97)), 3, 17, 105])
 def test_any_length_on_any_number_of_ranks(degrees, sizes, length):
     """One token on seven ranks: six own nothing."""
     problem = Problem((length,), heads=7)
@@ -44,7 +45,7 @@ def test_any_length_on_any_number_of_ranks(degrees, sizes, length):
 
 @strategies
 @both_ops
-@pytest.mark.parametrize("text", [1, 9])
+@pytest.mark.parametrize("text", [1, 9, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 7, 8))])
 @pytest.mark.parametrize("mode", ["uneven", "pad"])
 def test_text_and_image_join(degrees, ops, text, mode):
     problem = Problem((text, 16), heads=5, batch=3)
@@ -52,7 +53,7 @@ def test_text_and_image_join(degrees, ops, text, mode):
 
 
 @strategies
-@pytest.mark.parametrize("text", [77, 512])
+@pytest.mark.parametrize("text", [77, pytest.param(256, marks=pytest.mark.slow), 512])
 def test_text_limits(degrees, text):
     problem = Problem((text, 30))
     assert_close(problem.run(degrees), problem.expected())
@@ -80,9 +81,11 @@ def masks(length, heads, batch):
 
 @strategies
 @both_ops
+@pytest.mark.parametrize("lengths", [(5, 12), (1, 2)], ids=["17 tokens", "3 tokens"])
 @pytest.mark.parametrize("name", masks(1, 1, 1))
-def test_masks(degrees, ops, name):
-    lengths, heads, batch = (5, 12), 4, 3
+def test_masks(degrees, ops, lengths, name):
+    """Of three tokens, two or three ranks have none."""
+    heads, batch = 4, 3
     mask = masks(sum(lengths), heads, batch)[name].astype(np.float32)
     problem = Problem(lengths, heads, batch)
     assert_close(problem.run(degrees, mask, ops=ops), problem.expected(mask))
