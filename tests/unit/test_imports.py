@@ -14,8 +14,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # A part may import those left of it, and itself.
 LAYERS = [
-    "errors", "launcher", "dtypes", "topology", "host", "binding", "kernels", "degrees", "config", "parallel", "graph", "sequence",
-    "models", "pipelines", "cli",
+    "errors", "launcher", "dtypes", "topology", "host", "binding", "kernels", "degrees", "config",
+    "parallel", "graph", "sequence", "models", "pipelines", "cli",
 ]  # fmt: skip
 # What a part of the row may import besides, and the parts that stand beside the row.
 BESIDES = {"models": {"weights"}, "pipelines": {"weights", "sampling", "embedded"}, "cli": {"commands"}}
