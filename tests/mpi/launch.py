@@ -111,3 +111,15 @@ def check_ok(result: subprocess.CompletedProcess[str]) -> str:
         f"{result.args} ended with {result.returncode}\n--- stdout\n{result.stdout}\n--- stderr\n{result.stderr}"
     )
     return result.stdout
+
+
+def process_of_rank(rank: int, mark: str) -> int | None:
+    """The process that a launch of MPICH marked with `EDGEDIT_MARK=mark` in its environment runs as `rank`."""
+    wanted = {f"PMI_RANK={rank}".encode(), f"EDGEDIT_MARK={mark}".encode()}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+                return int(entry.name)
+        except OSError:
+            continue
+    return None

@@ -5,11 +5,10 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from launch import check_ok, finish, flavour, mpirun, start
+from launch import check_ok, finish, flavour, mpirun, process_of_rank, start
 from PIL import Image
 from tiny import write_flux_pipeline
 from tiny_sd3 import write_sd3_pipeline
@@ -223,18 +222,6 @@ def test_bad_input_ends_every_rank_before_work_with_one_message(tmp_path):
     assert done.returncode != 0
     assert done.stderr.count("choose: ") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def process_of_rank(rank, mark):
-    """The process that a launch marked with ``mark`` in its environment runs as ``rank``."""
-    wanted = {f"PMI_RANK={rank}".encode(), f"EDGEDIT_MARK={mark}".encode()}
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
-                return int(entry.name)
-        except OSError:
-            continue
-    return None
 
 
 @pytest.mark.skipif(flavour() != "mpich", reason="ranks are found by MPICH's environment variables")
