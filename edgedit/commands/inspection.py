@@ -66,7 +66,7 @@ def _of_folder(name: str, kind: str, path: Path, problems: list[str], with_tenso
     if not path.exists():
         problems.append(f"{path} is missing")
         return [component]
-    if any(path.glob("*.safetensors*")) or any(path.glob("*.bin")):
+    if any(any(path.glob(pattern)) for pattern in ("*.safetensors*", "*.gguf", "*.bin")):
         return [
             {**found, "name": name, "class": kind}
             for found in _of_weights(name, path, problems, with_tensors)

@@ -88,13 +88,15 @@ def open_source(path: str | Path) -> TensorSource:
     Raises:
         CheckpointError: if there is nothing to open, a pickle file, or anything malformed; names the file.
     """
-    from edgedit.weights.checkpoint import Checkpoint
+    from edgedit.weights.checkpoint import Checkpoint, listing
     from edgedit.weights.gguf import GgufFile, is_gguf
 
     path = Path(path)
     if path.is_dir() and not any(path.glob("*.safetensors*")):
-        files = list(path.glob(f"*{GGUF_SUFFIX}"))
-        path = files[0] if len(files) == 1 else path
+        files = sorted(path.glob(f"*{GGUF_SUFFIX}"))
+        if len(files) > 1:
+            raise CheckpointError(f"{path}: several GGUF files: {listing([file.name for file in files])}")
+        path = files[0] if files else path
     if path.suffix == GGUF_SUFFIX or is_gguf(path):
         return GgufFile(path)
     return Checkpoint.open(path)

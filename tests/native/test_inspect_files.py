@@ -1,6 +1,7 @@
 """``edgedit inspect`` of single files: what they hold, of what kind it is, and what a pipeline needs besides."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -101,6 +102,21 @@ def test_tensors_of_no_known_network_are_a_problem_and_still_counted(tmp_path, c
     assert status == 1
     assert (report["parameters"], report["nbytes"]) == (15, 30)
     assert "no network that is known" in report["problems"][0]
+
+
+def test_gguf_in_the_directory_of_a_component(tmp_path, capsys, flux):
+    directory = shutil.copytree(flux, tmp_path / "flux")
+    transformer = directory / "transformer"
+    (transformer / "diffusion_pytorch_model.safetensors").unlink()
+    write_gguf(transformer / "a.gguf", original("flux", read_component(flux / "transformer")), "Q8_0")
+    status, report = inspect(capsys, directory)
+    assert status == 0, report["problems"]
+    part = next(part for part in report["components"] if part["name"] == "transformer")
+    assert (part["spelling"], part["files"], part["missing"]) == ("original", ["a.gguf"], [])
+    shutil.copy(transformer / "a.gguf", transformer / "b.gguf")
+    status, report = inspect(capsys, directory)
+    assert status == 1
+    assert "transformer: several GGUF files: a.gguf, b.gguf" in report["problems"][0]
 
 
 def test_two_networks_of_one_kind_are_a_problem(tmp_path, capsys, flux):
