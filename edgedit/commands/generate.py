@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ from edgedit import embedded
 from edgedit.commands import auto_layout, output
 from edgedit.commands.image_arguments import add_image_arguments, image_options, image_parameters
 from edgedit.commands.layouts import add_auto_argument
+from edgedit.commands.notes import Voice, request_notes
 from edgedit.commands.options import (
     add_host_arguments,
     add_parallel_arguments,
@@ -32,8 +31,7 @@ from edgedit.config import ParallelConfig
 from edgedit.pipelines.branches import check_lockstep
 from edgedit.pipelines.image_inputs import image_notes
 from edgedit.pipelines.loras import Loras, parse_lora
-from edgedit.pipelines.parts import EMBEDDED
-from edgedit.pipelines.request import Limits, Request
+from edgedit.pipelines.request import Request
 from edgedit.pipelines.settings import read_settings
 from edgedit.weights.lora_config import MODES
 
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from edgedit.pipelines.pipeline import Pipeline, Result
 
 VAE_TILE_PX = 512
-_FILLERS = frozenset(["a", "an", "and", "in", "no", "of", "on", "out", "the", "up", "with"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     bind_rank(args, config)
     args.dtype = settings.main_dtype(args.weights_as)
     notes += [chosen] if chosen else []
-    notes += _request_notes(args, request, settings.limits)
+    notes += request_notes(args, request, settings.limits)
 
     from edgedit.parallel.context import ParallelContext
 
@@ -172,7 +169,7 @@ def _draw(
     from edgedit.parallel.timeline import Timeline
     from edgedit.pipelines.pipeline import Pipeline
 
-    voice = _Voice(context.rank == 0, args.quiet, args.json)
+    voice = Voice(context.rank == 0, args.quiet, args.json)
     timeline = context.timeline = Timeline() if args.profile else None
     for note in notes:
         voice.note(note)
@@ -207,42 +204,6 @@ def _draw(
             print(json.dumps(_report(args, pipeline, result, pictures)))
     # the others stay until the pictures are written: a failure there ends them too
     context.group("world").barrier()
-
-
-class _Voice:
-    """Text of world rank 0: results on stdout, notes on stderr."""
-
-    def __init__(self, first: bool, quiet: bool, as_json: bool) -> None:
-        self.notes = first and not quiet
-        self.said: set[str] = set()
-        self.results = self.notes and not as_json
-
-    def note(self, text: str) -> None:
-        if self.notes and text not in self.said:
-            self.said.add(text)
-            print(f"edgedit: {text}", file=sys.stderr, flush=True)
-
-    def say(self, text: str) -> None:
-        if self.results:
-            print(text, flush=True)
-
-
-def _request_notes(args: argparse.Namespace, request: Request, limits: Limits) -> list[str]:
-    """What the user may not expect of this request."""
-    notes = []
-    flag = "--guidance-scale" if limits.is_guided_by_branches else "--true-cfg-scale"
-    if request.true_cfg_scale > 1 and request.negative_prompts is None:
-        notes.append(f"{flag} {request.true_cfg_scale:g} has no effect without --negative-prompt")
-    if request.guidance_rescale and request.negative_prompts is None:
-        notes.append(f"--guidance-rescale {request.guidance_rescale:g} has no effect: the request is not guided")
-    if request.true_cfg_scale <= 1 and args.negative_prompt is not None:
-        notes.append(f"--negative-prompt has no effect unless {flag} is above 1")
-    if args.model == EMBEDDED:
-        known = {word for taught in embedded.prompts() for word in taught.split()} - _FILLERS
-        for prompt in request.prompts:
-            if known.isdisjoint(re.findall(r"[a-z0-9]+", prompt.lower())):
-                notes.append(f"the embedded model was taught no word of {prompt!r}; see --list-prompts")
-    return notes
 
 
 def _write(
