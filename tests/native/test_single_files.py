@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from single_files import PARTS, TOLD_FLUX, all_in_one, original, prefixed, read_component, write_gguf
-from tiny import write_flux_pipeline, write_json, write_safetensors
+from tiny import write_component, write_flux_pipeline, write_json, write_safetensors
 from tiny_sd3 import write_sd3_pipeline
 
 from edgedit import ParallelConfig, ParallelContext, Pipeline
@@ -189,6 +189,37 @@ def test_sd3_in_a_file_a_part_draws_the_same(sd3, tmp_path):
     files = {part: tmp_path / f"{part}.safetensors" for part in tensors}
     parts = PartFiles(**files, tokenizer_dir=directory)
     np.testing.assert_array_equal(latents(None, parts, **GUIDED), latents(directory, **GUIDED))
+
+
+def test_an_sd3_transformer_below_any_prefix_draws_the_same(sd3, tmp_path):
+    directory, tensors = sd3
+    expected = latents(directory, **GUIDED)
+    for prefix in ("model.diffusion_model.", "diffusion_model.", "transformer.", "net."):
+        save_file(prefixed(prefix, tensors["transformer"]), tmp_path / "sd3.safetensors")
+        drawn = latents(directory, PartFiles(transformer=tmp_path / "sd3.safetensors"), **GUIDED)
+        np.testing.assert_array_equal(drawn, expected, err_msg=prefix)
+
+
+def test_an_sd3_transformer_in_shards_and_in_gguf_draws_the_same(sd3, tmp_path):
+    """The values are those that f16 holds, so that both types of file have the same."""
+    directory, _ = sd3
+    halves = {key: values.astype(np.float16).astype(np.float32)
+              for key, values in read_component(directory / "transformer").items()}  # fmt: skip
+    config = json.loads((directory / "transformer" / "config.json").read_text())
+    for name, shards in {"one": 1, "three": 3}.items():
+        write_component(tmp_path / name, config, halves, "diffusion_pytorch_model", "F16", shards)
+    assert len(list((tmp_path / "three").glob("*.safetensors"))) == 3
+    file = write_gguf(tmp_path / "sd3.gguf", original("sd3", halves), "F16", "sd3")
+
+    def drawn(transformer, dtype="f32"):
+        return latents(directory, PartFiles(transformer=transformer), dtype, **GUIDED)
+
+    expected = drawn(tmp_path / "one")
+    np.testing.assert_array_equal(drawn(tmp_path / "three"), expected)
+    np.testing.assert_array_equal(drawn(file), expected)
+    with Pipeline.from_pretrained(directory, parallel=ParallelConfig(), parts=PartFiles(transformer=file)) as pipeline:
+        network = dict(pipeline.transformer.network.named_parameters())
+        assert network["transformer_blocks.0.attn.to_k.weight"].tensor.dtype == "f16"
 
 
 def test_what_tensors_do_not_tell_comes_from_a_config_beside_them(tmp_path):
