@@ -35,6 +35,19 @@ def check_class(part: str, path: Path, found: str, family: Family) -> None:
         raise ValueError(f"{path} is given for {part}, but holds {found}; {family.pipeline} needs {expected}")
 
 
+def check_tokenizer(directory: Path, encoder: str) -> None:
+    """Raises ValueError for a tokenizer of another kind of encoder, whose ids would mean other words.
+
+    CLIP's put a token before every text and T5's do not. CheckpointError where it cannot be read.
+    """
+    from edgedit.models.tokenizers import Tokenizer
+
+    is_of_clip = bool(Tokenizer.from_dir(directory, warns=False).prefix_ids)
+    if is_of_clip != encoder.startswith("CLIP"):
+        kind = "CLIP" if is_of_clip else "T5"
+        raise ValueError(f"{directory} is a tokenizer of {kind}, where one of {encoder} is needed")
+
+
 def check_width(parts: Parts, network: str, field_taken: str, fields: Mapping[str, str]) -> None:
     """Raises ValueError where what other networks give is not as wide as what `network` takes.
 

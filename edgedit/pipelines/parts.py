@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgedit import embedded
 from edgedit.pipelines import published
 from edgedit.pipelines.configs import read_json
-from edgedit.pipelines.fitting import check_class, class_of
+from edgedit.pipelines.fitting import check_class, check_tokenizer, class_of
 
 if TYPE_CHECKING:
     from edgedit.weights.recognise import Component
@@ -256,4 +256,7 @@ def _tokenizers(
     absent = [name for name in names if not (Path(directory) / name).is_dir()]
     if absent:
         raise ValueError(f"{directory} holds no {', '.join(absent)}; a tokenizer directory has {', '.join(names)}")
-    return {name: Path(directory) / name for name in names}
+    found = {name: Path(directory) / name for name in names}
+    for name, path in found.items():
+        check_tokenizer(path, str(classes[family.tokenizers[name]]))
+    return found

@@ -88,6 +88,17 @@ def test_networks_of_another_kind_are_named(flux, sd3, tmp_path):
         read_settings(flux, PartFiles(clip_l=flux / "text_encoder_2"))
 
 
+def test_tokenizers_of_another_encoder_are_named(flux, sd3, tmp_path):
+    assert read_settings(flux, PartFiles(tokenizer_dir=flux)).parts.tokenizer("tokenizer") == flux / "tokenizer"
+    with pytest.raises(ValueError, match=r"tokenizer_2 is a tokenizer of CLIP, where one of T5EncoderModel is needed"):
+        read_settings(flux, PartFiles(tokenizer_dir=sd3))
+    for name in ("tokenizer", "tokenizer_2"):
+        shutil.copytree(flux / name, tmp_path / name)
+    shutil.copytree(sd3 / "tokenizer_3", tmp_path / "tokenizer_3")
+    with pytest.raises(ValueError, match=r"tokenizer_2 is a tokenizer of T5, where one of CLIPTextModelWithProjection"):
+        read_settings(sd3, PartFiles(tokenizer_dir=tmp_path))
+
+
 def test_widths_that_do_not_make_whole_heads_name_the_file(flux, tmp_path):
     tensors = original("flux", read_component(flux / "transformer"))
     file = tmp_path / "flux.safetensors"
