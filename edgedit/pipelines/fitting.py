@@ -61,7 +61,9 @@ def check_width(parts: Parts, network: str, field_taken: str, fields: Mapping[st
     widths = [width for width in given.values() if width is not None]
     if taken is None or len(widths) < len(given) or sum(widths) == taken:
         return
-    have = " and ".join(f"{name} gives {width} ({fields[name]})" for name, width in given.items())
+    have = " and ".join(
+        f"{name} gives {width} ({fields[name]}, {_place(parts, name)})" for name, width in given.items()
+    )
     raise ValueError(
         f"{parts.title}: {network} takes {taken} channels ({field_taken}), but {have}; they are of different models"
     )
@@ -73,7 +75,7 @@ def check_latents(parts: Parts, channels: int) -> None:
     if given not in (None, channels):
         raise ValueError(
             f"{parts.title}: transformer denoises latents of {channels} channels, but vae has {given} "
-            "(latent_channels); they are of different models"
+            f"(latent_channels, {_place(parts, 'vae')}); they are of different models"
         )
 
 
@@ -86,3 +88,9 @@ def stated(parts: Parts, component: str, field: str) -> int | None:
     inner = config.get("text_config")  # of a whole CLIP model
     value = (inner if isinstance(inner, dict) and inner else config).get(field)
     return value if type(value) is int else None
+
+
+def _place(parts: Parts, component: str) -> Path:
+    """Where a network is, for messages."""
+    where = parts.networks[component]
+    return where if isinstance(where, Path) else where.source.path

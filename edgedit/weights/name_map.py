@@ -128,6 +128,7 @@ def architectures() -> tuple[Architecture, ...]:
 
 @cache
 def architecture(name: str) -> Architecture:
+    """The one that `names/NAME.json` describes."""
     content = json.loads((FOLDER / f"{name}.json").read_text())
     spellings = tuple(
         Spelling(
