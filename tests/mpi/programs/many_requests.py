@@ -1,4 +1,5 @@
-"""Short requests of three alternating shapes, and what they leave behind: many_requests.py MODEL REQUESTS BACKEND.
+"""Short requests of three alternating shapes, and what they leave behind: many_requests.py MODEL REQUESTS BACKEND
+AXIS [RESIDENCY].
 
 Prints, for world rank 0, resident KiB, open files, mappings of shared memory and buffers taken, after a warm-up and at
 the end.
@@ -41,10 +42,9 @@ def request(model: FluxTransformer, rows: int, columns: int, text: int) -> dict[
 
 
 def main() -> None:
-    model_path, requests, backend = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    with ParallelContext(
-        ParallelConfig.from_env(ulysses_degree=2, backend=backend, comm="in-graph")
-    ) as context:
+    model_path, requests, backend, axis, *residency = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
+    options = {f"{axis}_degree": 2, "backend": backend, "weight_residency": (residency or ["whole"])[0]}
+    with ParallelContext(ParallelConfig.from_env(comm="in-graph", **options)) as context:
         model = FluxTransformer.from_pretrained(f"{model_path}/transformer", threads=1, parallel=context)
         shapes = [request(model, *shape) for shape in ((4, 4, 5), (6, 4, 9), (5, 3, 5))]
         fresh = [model(**inputs) for inputs in shapes]
