@@ -126,7 +126,7 @@ class SplitRows(PictureStrategy):
             for name in ("sums", "squares"):
                 b.all_reduce(name, nothing, self.group)
             return x
-        count = per_group * rows // self.own * self.height * width
+        count = per_group * (rows // self.own) * self.height * width
         mean = b.scale(b.all_reduce("sums", group_sums(b, x, groups), self.group), 1.0 / count)
         centred = b.sub(x, by_channel(b, mean, per_group))
         squares = b.all_reduce("squares", group_squares(b, centred, groups), self.group)
