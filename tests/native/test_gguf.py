@@ -146,7 +146,7 @@ def test_a_directory_may_hold_one_gguf_file(tmp_path):
     path = write(tmp_path / "a.gguf", {"a": np.ones(3, np.float32)})
     assert open_source(tmp_path).path == path
     write(tmp_path / "b.gguf", {"b": np.ones(3, np.float32)})
-    with pytest.raises(CheckpointError, match="no safetensors file"):
+    with pytest.raises(CheckpointError, match="several GGUF files: a.gguf, b.gguf"):
         open_source(tmp_path)
 
 
