@@ -236,7 +236,7 @@ def test_a_model_whose_files_do_not_tell_reads_a_reference_when_told(directories
 
 
 def test_a_kontext_model_draws_without_a_picture_too(draw):
-    assert np.isfinite(draw("reference", image=None).latents).all()
+    assert np.isfinite(draw("reference", image=None, resize_image=True).latents).all()
 
 
 def test_a_request_without_the_picture_that_a_model_needs_is_refused_whoever_made_it(directories):
