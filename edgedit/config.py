@@ -16,6 +16,7 @@ BACKENDS = ("auto", "none", "local", "mpi", "shm", "nccl", "cuda-ipc")
 COMMS = ("auto", "graph-cut", "in-graph")
 OPS = ("auto", "fused", "generic")
 WIRE_DTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
+WIRE_BLOCKS = {"q8_0": 32}  # of these the values that stand together, with one scale
 TEXT_ENCODERS = ("replicated", "first")
 WEIGHT_RESIDENCIES = ("whole", "sharded")
 # The words of the design that this version cannot do yet, and what it can.
@@ -292,3 +293,14 @@ def check_heads(num_heads: int, config: ParallelConfig, model_name: str) -> None
         f"degrees: 1 to {legal[-1]} (uneven shares are fine); alternatives: "
         f"{', '.join(fewer_ulysses(config.axes, legal[-1]))}"
     )
+
+
+def check_head_dim(config: ParallelConfig, head_dim: int, model_name: str) -> None:
+    """ValueError for heads that blocks would not fill."""
+    wire = config.wire_dtype
+    shares_tokens = max(config.ulysses_degree, config.ring_degree, config.kv_gather_degree) > 1
+    if shares_tokens and wire in WIRE_BLOCKS and head_dim % WIRE_BLOCKS[wire]:
+        raise ValueError(
+            f"wire_dtype is {wire}, whose blocks of {WIRE_BLOCKS[wire]} values do not fill the {head_dim} "
+            f"channels of a head of {model_name}; legal with it: auto, f32, f16, bf16"
+        )

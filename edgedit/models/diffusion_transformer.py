@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgedit.config import ParallelConfig, check_heads, check_supported
+from edgedit.config import ParallelConfig, check_head_dim, check_heads, check_supported
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.description import GraphDescription
 from edgedit.graph.executor import Executor
@@ -28,7 +28,6 @@ from edgedit.models.weight_residency import WeightsAhead, keep_shares
 from edgedit.parallel.mesh import WEIGHTS
 from edgedit.sequence.choice import strategy_for
 from edgedit.sequence.strategy import AttentionStrategy
-from edgedit.sequence.wire import check_head_dim
 from edgedit.weights.outline import outline
 
 SUPPORTED_AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae", "text_encoder")

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from edgedit.config import DEVICE_BACKENDS, ParallelConfig, check_heads, check_supported
+from edgedit.config import DEVICE_BACKENDS, ParallelConfig, check_head_dim, check_heads, check_supported
 from edgedit.models.autoencoder_config import AutoencoderKLConfig
 from edgedit.pipelines.parts import Parts
 from edgedit.pipelines.request import Limits, Request
 from edgedit.pipelines.settings import Settings
 from edgedit.sampling.schedule import FlowMatchSchedule
-from edgedit.sequence.wire import check_head_dim
 
 AXES = ("cfg", "dp", "ulysses", "ring", "kv_gather", "tp", "vae", "text_encoder")
 _LARGEST = 1e6  # of any factor of latents

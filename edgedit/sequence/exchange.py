@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from edgedit.config import WIRE_BLOCKS
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
 from edgedit.sequence.layouts import BlockCopy, SPAllToAll4DBatchLayout
-from edgedit.sequence.wire import BLOCKS, count_on_wire, from_wire, to_wire
+from edgedit.sequence.wire import count_on_wire, from_wire, to_wire
 
 ITEMSIZE = 4
 
@@ -70,7 +71,7 @@ def _all_to_all(
         "all_to_all",
         layout.direction.value,
         axis,
-        to_wire(b, b.reshape(send, _rows(send.count, layout)) if wire_dtype in BLOCKS else send, wire_dtype),
+        to_wire(b, b.reshape(send, _rows(send.count, layout)) if wire_dtype in WIRE_BLOCKS else send, wire_dtype),
         (sum(received),),
         sent,
         received,
@@ -78,7 +79,7 @@ def _all_to_all(
         total_count=None if total is None else count_on_wire(wire_dtype, total),
     )
     values = sum(layout.recv_counts)
-    if wire_dtype in BLOCKS:
+    if wire_dtype in WIRE_BLOCKS:
         return b.reshape(from_wire(b, exchanged, wire_dtype, _rows(values, layout)), (values,))
     return b.cast(exchanged, "f32")
 

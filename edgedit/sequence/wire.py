@@ -8,29 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedit.config import ParallelConfig
+from edgedit.config import WIRE_BLOCKS
 from edgedit.graph import _ggml
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
 
 WIRE_DTYPES = ("f32", "f16", "bf16", "q8_0")
-BLOCKS = ("q8_0",)  # of these, which stand for several values
 
 
 def count_on_wire(dtype: str, values: int) -> int:
     """Elements of what travels for so many values, whole blocks of them: bytes for a type of blocks."""
-    return _ggml.row_nbytes(dtype, values) if dtype in BLOCKS else values
+    return _ggml.row_nbytes(dtype, values) if dtype in WIRE_BLOCKS else values
 
 
 def to_wire(b: GraphBuilder, x: Tensor, dtype: str) -> Tensor:
     """x, which is packed, as it travels; of a type of blocks, [bytes]."""
     x = b.cast(x, dtype)
-    return b.reinterpret(x, "i8", (count_on_wire(dtype, x.count),)) if dtype in BLOCKS else x
+    return b.reinterpret(x, "i8", (count_on_wire(dtype, x.count),)) if dtype in WIRE_BLOCKS else x
 
 
 def from_wire(b: GraphBuilder, x: Tensor, dtype: str, shape: Sequence[int]) -> Tensor:
     """What has travelled as a tensor of this shape: f32 where it came in blocks, else of the wire's type."""
-    if dtype in BLOCKS:
+    if dtype in WIRE_BLOCKS:
         return b.cast(b.reinterpret(x, dtype, tuple(shape)), "f32")
     return x if x.shape == tuple(shape) else b.reshape(x, tuple(shape))
 
@@ -40,14 +39,3 @@ def check_wire(wire_dtype: str) -> str:
     if wire_dtype not in WIRE_DTYPES:
         raise ValueError(f"wire dtype {wire_dtype!r} is none of {', '.join(WIRE_DTYPES)}")
     return wire_dtype
-
-
-def check_head_dim(config: ParallelConfig, head_dim: int, model_name: str) -> None:
-    """ValueError for heads that blocks would not fill."""
-    wire = config.wire_dtype
-    shares_tokens = max(config.ulysses_degree, config.ring_degree, config.kv_gather_degree) > 1
-    if shares_tokens and wire in BLOCKS and head_dim % _ggml.block_size(wire):
-        raise ValueError(
-            f"wire_dtype is {wire}, whose blocks of {_ggml.block_size(wire)} values do not fill the {head_dim} "
-            f"channels of a head of {model_name}; legal with it: auto, f32, f16, bf16"
-        )
