@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from edgedit.models.flux import FluxConfig, FluxTransformer
 from edgedit.models.module import Module, Parameter
 from edgedit.parallel.context import ParallelContext
 from edgedit.weights.loader import load
+from edgedit.weights.sources import TensorSource
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,17 @@ SIZES = {
 }
 
 
-class RandomCheckpoint:
-    """Looks like a checkpoint; every tensor is drawn when it is read."""
+class RandomCheckpoint(TensorSource):
+    """Tensors for a network, each drawn when it is read."""
 
     path = Path("random")
+    metadata: Mapping[str, Any] = {}
 
     def __init__(self, network: Module) -> None:
         self._parameters: dict[str, Parameter] = dict(network.named_parameters())
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parameters)
+    def _named(self) -> Collection[str]:
+        return self._parameters
 
     def shape(self, key: str) -> tuple[int, ...]:
         return self._parameters[key].shape
@@ -65,20 +67,12 @@ class RandomCheckpoint:
     def dtype(self, key: str) -> str:
         return "F32"
 
-    def scale(self, key: str) -> None:
-        return None
-
-    def natural_dtype(self, key: str) -> str:
-        return "f32"
-
     def read(self, key: str) -> np.ndarray:
         shape = self.shape(key)
         values = np.random.default_rng(zlib.crc32(key.encode())).standard_normal(shape, dtype=np.float32)
         if len(shape) == 1:
             return values * np.float32(0.1) + np.float32(key.endswith("weight"))
         return values / np.float32(np.sqrt(shape[-1]))
-
-    as_f32 = read
 
 
 def random_transformer(
@@ -102,8 +96,7 @@ def transformer_of(
     """A loaded transformer; every rank and every run draws the same weights."""
     context = context or ParallelContext()
     network = FluxTransformer.network_on(config, context.config, compute_dtype)
-    checkpoint: Any = RandomCheckpoint(network)
-    weights = load(network, checkpoint, compute_dtype, kernels=context.config.kernels)
+    weights = load(network, RandomCheckpoint(network), compute_dtype, kernels=context.config.kernels)
     return FluxTransformer(config, network, weights, compute_dtype, threads, context, quantised_compute)
 
 

@@ -6,12 +6,13 @@ Only safetensors is read. Pickle formats (.bin, .pt, .ckpt) can run code when op
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedit.errors import CheckpointError
 from edgedit.weights.safetensors import MAX_HEADER_NBYTES, Entry, SafetensorsFile, unique_keys
+from edgedit.weights.sources import TensorSource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,24 +23,25 @@ FLOAT_TYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
-class Checkpoint:
-    """Named tensors of one or more safetensors files, all validated, none read yet; a TensorSource.
+class Checkpoint(TensorSource):
+    """Named tensors of one or more safetensors files, all validated, none read yet.
 
     `keys()`, `shape(key)` and `dtype(key)` come from the headers; `read(key)` is a view of the mapped file.
     """
 
     def __init__(self, path: Path, files: Sequence[SafetensorsFile]) -> None:
         self.path = path
-        self.metadata: dict[str, str] = {}
+        metadata: dict[str, str] = {}
         self._files: dict[str, SafetensorsFile] = {}
         for file in files:
-            self.metadata |= file.metadata
+            metadata |= file.metadata
             for key in file.entries:
                 if key in self._files:
                     raise CheckpointError(
                         f"{path}: tensor {key!r} is in both {self._files[key].path.name} and {file.path.name}"
                     )
                 self._files[key] = file
+        self.metadata = metadata
 
     @classmethod
     def open(cls, path: str | Path, names: Sequence[str] = NAMES) -> Checkpoint:
@@ -65,18 +67,8 @@ class Checkpoint:
             return cls(path, _open_shards(file))
         return cls(path, [SafetensorsFile(file)])
 
-    def keys(self) -> list[str]:
-        """All tensor names, in the order of the files."""
-        return list(self._files)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._files
-
-    def __len__(self) -> int:
-        return len(self._files)
+    def _named(self) -> Collection[str]:
+        return self._files
 
     def entry(self, key: str) -> Entry:
         return self._files[key].entries[key]
@@ -95,30 +87,11 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors as stored."""
         return sum(self.entry(key).nbytes for key in self._files)
 
     def read(self, key: str) -> np.ndarray:
         """Read-only memory-mapped view in the stored type; bf16 and fp8 arrive as their bits."""
         return self._files[key].read(key)
-
-    def scale(self, key: str) -> np.ndarray | None:
-        """The factor of the stored values: 1, which None stands for."""
-        return None
-
-    def natural_dtype(self, key: str) -> str:
-        """f32: what is published as safetensors is in the type it was trained or fits a disk in."""
-        return "f32"
-
-    def as_f32(self, key: str) -> np.ndarray:
-        """The tensor as float32: a view where it is stored so, a converted copy otherwise.
-
-        Raises:
-            CheckpointError: if the stored type is none that weights may have.
-        """
-        from edgedit.weights.convert import source_as_f32
-
-        return source_as_f32(self, key)
 
 
 def _choose(directory: Path, names: Iterable[str]) -> Path:

@@ -80,12 +80,6 @@ def check_weight_type(source: TensorSource, key: str) -> str:
     return stored
 
 
-def source_as_f32(source: TensorSource, key: str) -> np.ndarray:
-    """A tensor as `TensorSource.as_f32` promises it."""
-    stored = check_weight_type(source, key)
-    return scaled(to_f32(source.read(key), stored), source.scale(key)).reshape(source.shape(key))
-
-
 def to_f32(values: np.ndarray, stored: str) -> np.ndarray:
     """Values as `TensorSource.read` gives them, in float32, blocks as [rows, elements]; F32 stays the same array."""
     if is_quantised(stored):

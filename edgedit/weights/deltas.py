@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from edgedit.weights.convert import part_of, scaled, to_f32
 from edgedit.weights.lora_file import Factors
 from edgedit.weights.pieces import Piece
 from edgedit.weights.quantisation import needs_statistics
-
-if TYPE_CHECKING:
-    from edgedit.weights.sources import TensorSource
+from edgedit.weights.sources import TensorSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,37 +121,21 @@ class MergedRows:
         return self
 
 
-class MergedSource:
-    """A TensorSource whose tensors are those of another with deltas added; those that change are f32.
+class MergedSource(TensorSource):
+    """A source whose tensors are those of another with deltas added; those that change are f32.
 
     name_of  parameter that a key stands for, as the loader has it
     """
 
     def __init__(self, source: TensorSource, deltas: Deltas, name_of: Callable[[str], str | None]) -> None:
+        self.path, self.metadata = source.path, source.metadata
         self._source = source
         self._deltas = deltas
         named = ((key, name_of(key)) for key in source)
         self._names = {key: name for key, name in named if name is not None and name in deltas}
 
-    @property
-    def path(self) -> Path:
-        return self._source.path
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._source.metadata
-
-    def keys(self) -> list[str]:
-        return self._source.keys()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._source)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._source
-
-    def __len__(self) -> int:
-        return len(self._source)
+    def _named(self) -> Collection[str]:
+        return self._source
 
     def shape(self, key: str) -> tuple[int, ...]:
         return self._source.shape(key)
@@ -199,8 +181,8 @@ class MergedSource:
         return values
 
 
-class FactorSource:
-    """A TensorSource of the factors of deltas, f32: KEY.down [R, K] and KEY.up [N, R], scales in the latter.
+class FactorSource(TensorSource):
+    """The factors of deltas, f32: KEY.down [R, K] and KEY.up [N, R], scales in the latter.
 
     names  of parameters, by their keys
     path   of the weights, for messages
@@ -208,21 +190,12 @@ class FactorSource:
 
     def __init__(self, deltas: Deltas, names: Mapping[str, str], path: Path) -> None:
         self.path = path
-        self.metadata: Mapping[str, Any] = {}
+        self.metadata = {}
         self._deltas = deltas
         self._names = names
 
-    def keys(self) -> list[str]:
+    def _named(self) -> Collection[str]:
         return [f"{key}.{factor}" for key in self._names for factor in ("down", "up")]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.keys()
-
-    def __len__(self) -> int:
-        return 2 * len(self._names)
 
     def shape(self, key: str) -> tuple[int, ...]:
         name, factor = self._of(key)
@@ -236,17 +209,6 @@ class FactorSource:
     def read(self, key: str) -> np.ndarray:
         name, factor = self._of(key)
         return self._deltas.down(name) if factor == "down" else self._deltas.up(name)
-
-    def scale(self, key: str) -> None:
-        return None
-
-    def natural_dtype(self, key: str) -> str:
-        return "f32"
-
-    as_f32 = read
-
-    def file(self, key: str) -> Path:
-        return self.path
 
     @property
     def nbytes(self) -> int:

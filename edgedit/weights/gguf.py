@@ -9,7 +9,7 @@ a `CheckpointError` that names it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from edgedit.errors import CheckpointError
 from edgedit.graph._ggml import QUANTISED_IDS, lib
 from edgedit.weights.gguf_header import MAGIC, Header, TensorInfo, read_header
 from edgedit.weights.safetensors import NUMPY_TYPE
+from edgedit.weights.sources import TensorSource
 
 # What ggml's plain types are called in safetensors. Those that it quantises keep its own names.
 PLAIN_TYPES = {
@@ -57,8 +58,8 @@ class GgufEntry:
         return self.end - self.begin
 
 
-class GgufFile:
-    """A validated, memory-mapped GGUF file; a TensorSource.
+class GgufFile(TensorSource):
+    """A validated, memory-mapped GGUF file.
 
     Raises:
         CheckpointError: if the file is missing, truncated, malformed, or holds a type that ggml does not know.
@@ -74,31 +75,19 @@ class GgufFile:
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
         header = read_header(self._map, self.path)
-        self.metadata: Mapping[str, Any] = header.metadata
+        self.metadata = header.metadata
         entries = [_entry(info, header, len(self._map), self.path) for info in header.tensors]
         _check_apart(entries, self.path)
         self.entries = {entry.name: entry for entry in entries}
 
-    def keys(self) -> list[str]:
-        return list(self.entries)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.entries
-
-    def __len__(self) -> int:
-        return len(self.entries)
+    def _named(self) -> Collection[str]:
+        return self.entries
 
     def shape(self, key: str) -> tuple[int, ...]:
         return self.entries[key].shape
 
     def dtype(self, key: str) -> str:
         return self.entries[key].dtype
-
-    def file(self, key: str) -> Path:
-        return self.path
 
     @property
     def nbytes(self) -> int:
@@ -112,18 +101,10 @@ class GgufFile:
         row_nbytes = lib.ggml_row_size(entry.type_id, entry.columns)
         return span.reshape(entry.nbytes // max(1, row_nbytes), row_nbytes)
 
-    def scale(self, key: str) -> np.ndarray | None:
-        return None
-
     def natural_dtype(self, key: str) -> str:
         """As stored: what is published as GGUF was made for the memory that it takes."""
         dtype = self.entries[key].dtype.lower()
         return dtype if dtype in FLOATS or dtype in QUANTISED_IDS else "f32"
-
-    def as_f32(self, key: str) -> np.ndarray:
-        from edgedit.weights.convert import source_as_f32
-
-        return source_as_f32(self, key)
 
 
 def is_gguf(path: Path) -> bool:

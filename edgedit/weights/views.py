@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from edgedit.errors import CheckpointError
-from edgedit.weights.convert import is_quantised, source_as_f32
+from edgedit.weights.convert import is_quantised
 from edgedit.weights.name_map import Target
 from edgedit.weights.sources import TensorSource
 
@@ -23,8 +22,8 @@ class Origin:
     target: Target
 
 
-class View:
-    """Tensors of a source under other names; a TensorSource. Rows and halves are only taken out when they are read.
+class View(TensorSource):
+    """Tensors of a source under other names. Rows and halves are only taken out when they are read.
 
     origins  by the names of the view
     made     f32 tensors that the source does not hold
@@ -38,31 +37,15 @@ class View:
         made: Mapping[str, np.ndarray] | None = None,
         scales: Mapping[str, np.ndarray] | None = None,
     ) -> None:
+        self.path, self.metadata = source.path, source.metadata
         self.source = source
         self.origins = dict(origins)
         self.made = dict(made or {})
         self.scales = dict(scales or {})
         self._keys = dict.fromkeys([*self.origins, *self.made])
 
-    @property
-    def path(self) -> Path:
-        return self.source.path
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self.source.metadata
-
-    def keys(self) -> list[str]:
-        return list(self._keys)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._keys
-
-    def __len__(self) -> int:
-        return len(self._keys)
+    def _named(self) -> Collection[str]:
+        return self._keys
 
     def file(self, key: str) -> Path:
         return self.path if key in self.made else self.source.file(self.origins[key].key)
@@ -112,9 +95,6 @@ class View:
 
     def natural_dtype(self, key: str) -> str:
         return "f32" if key in self.made else self.source.natural_dtype(self.origins[key].key)
-
-    def as_f32(self, key: str) -> np.ndarray:
-        return source_as_f32(self, key)
 
     def _taken(self, origin: Origin, values: np.ndarray) -> np.ndarray:
         target = origin.target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +13,23 @@ from edgedit.kernels import chosen, multiplies_bf16
 from edgedit.models.layers import Linear
 from edgedit.weights.convert import converted
 from edgedit.weights.loader import WeightStore, load
+from edgedit.weights.sources import TensorSource
 
 # Of results with f16 weights: kernels that multiply bf16 keep eight of their eleven bits.
 F16_TOLERANCE = 3e-2 if multiplies_bf16(chosen("auto")) else 5e-3
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 
 
-class Values:
-    """Looks like a checkpoint that holds these arrays."""
+class Values(TensorSource):
+    """These arrays."""
 
     path = Path("values")
 
     def __init__(self, **values: np.ndarray) -> None:
         self._values = values
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+    def _named(self) -> Collection[str]:
+        return self._values
 
     def shape(self, key: str) -> tuple[int, ...]:
         return self._values[key].shape
@@ -36,16 +37,8 @@ class Values:
     def dtype(self, key: str) -> str:
         return "F32"
 
-    def scale(self, key: str) -> None:
-        return None
-
-    def natural_dtype(self, key: str) -> str:
-        return "f32"
-
     def read(self, key: str) -> np.ndarray:
         return self._values[key]
-
-    as_f32 = read
 
 
 def linear_layer(

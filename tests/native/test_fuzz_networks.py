@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,10 +21,10 @@ from edgedit.models.clip import CLIPTextConfig, CLIPTextModel
 from edgedit.models.flux import FluxConfig, FluxTransformer
 from edgedit.models.sd3 import SD3Config, SD3Transformer
 from edgedit.models.t5 import T5Config, T5EncoderModel
-from edgedit.weights.convert import source_as_f32
 from edgedit.weights.lora_file import read_lora
 from edgedit.weights.name_map import architecture
 from edgedit.weights.recognise import find_components
+from edgedit.weights.sources import TensorSource
 from edgedit.weights.told import CONFIG_KEY, config_of
 
 pytestmark = pytest.mark.timeout(3600)
@@ -53,8 +53,8 @@ ENDS = [".scale_weight", ".weight_scale", ".comfy_quant", ".weight_scale_inv", "
 SIZES = [0, 1, 2, 3, 64, 1280, 1 << 31, (1 << 40) - 1]
 
 
-class Outline:
-    """A source that has names, shapes and zeros; a TensorSource."""
+class Outline(TensorSource):
+    """A source that has names, shapes and ones."""
 
     path = Path("outline")
 
@@ -65,17 +65,8 @@ class Outline:
     def __repr__(self) -> str:
         return f"Outline({self.shapes}, {self.metadata})"
 
-    def keys(self) -> list[str]:
-        return list(self.shapes)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.shapes
-
-    def __len__(self) -> int:
-        return len(self.shapes)
+    def _named(self) -> Collection[str]:
+        return self.shapes
 
     def shape(self, key: str) -> tuple[int, ...]:
         return self.shapes[key]
@@ -86,15 +77,6 @@ class Outline:
     def read(self, key: str) -> np.ndarray:
         shape = self.shapes[key]
         return np.ones(shape if math.prod(shape) < 1000 else (1,), np.float32)
-
-    def scale(self, key: str) -> None:
-        return None
-
-    def as_f32(self, key: str) -> np.ndarray:
-        return source_as_f32(self, key)
-
-    def file(self, key: str) -> Path:
-        return self.path
 
 
 def shapes_of(name: str, spelling: str) -> dict[str, tuple[int, ...]]:
