@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgedit.config import ParallelConfig
 from edgedit.parallel.mesh import Mesh
+from edgedit.sequence.keys_and_values import KeysAndValues
 from edgedit.sequence.kv_gather import KVGather
 from edgedit.sequence.local import Local
 from edgedit.sequence.ring import Ring
@@ -17,7 +18,7 @@ def strategy_for(config: ParallelConfig, compute_dtype: str, mode: str = "uneven
     place, wire = Mesh(config).coords(config.rank), config.wire_dtype_for(compute_dtype)
     ulysses = config.ulysses_degree
     mode_between = mode if ulysses == 1 else "uneven"  # of groups: within them padding is dropped anyway
-    outer: Ring | KVGather | None = None
+    outer: KeysAndValues | None = None
     if config.ring_degree > 1:
         outer = Ring(config.ring_degree, place["ring"], wire, mode_between)
     elif config.kv_gather_degree > 1:

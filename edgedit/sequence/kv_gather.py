@@ -10,57 +10,35 @@ from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.registry import Exchange
 from edgedit.graph.tensor import Tensor
 from edgedit.sequence import fused
-from edgedit.sequence.local import Local
-from edgedit.sequence.masks import QUERIES, Range, part_of, ranges_of, whole_mask
+from edgedit.sequence.keys_and_values import PLANES, KeysAndValues
+from edgedit.sequence.masks import Range, ranges_of
 from edgedit.sequence.prepared import prepare
-from edgedit.sequence.sharded import Sharded, gathered, no_tokens, taken_apart, without_padding
+from edgedit.sequence.sharded import gathered, no_tokens
 from edgedit.sequence.split import SPSequenceSplit
 from edgedit.sequence.strategy import Stream
-from edgedit.sequence.wire import check_wire, count_on_wire, from_wire, to_wire
-
-NAME = "kv_gather"  # of the collective
-PLANES = 2  # k, v
+from edgedit.sequence.wire import count_on_wire, from_wire, to_wire
 
 
-class KVGather(Sharded):
-    """Over the `degree` ranks of a mesh axis, of which this is number `rank`.
-
-    wire_dtype  type of k and v on the wire
-    mode        how tokens are shared, see SPSequenceSplit; padding stays at home
-
-    Keys stand in the order of the joint sequence, so that a query's result has the bits that one rank gives it where
+class KVGather(KeysAndValues):
+    """Keys stand in the order of the joint sequence, so that a query's result has the bits that one rank gives it where
     kernels treat rows alike.
     """
 
-    def __init__(
-        self,
-        degree: int,
-        rank: int,
-        wire_dtype: str = "f32",
-        mode: str = "uneven",
-        axis: str = "kv_gather",
-    ) -> None:
-        super().__init__(degree, rank, axis, mode)
-        self.wire_dtype = check_wire(wire_dtype)
+    AXIS = "kv_gather"
 
-    def attention(
-        self, b: GraphBuilder, streams: Sequence[Stream], mask: Tensor | None = None
-    ) -> list[Tensor]:
-        if all(stream.replicated for stream in streams):
-            return Local().attention(b, streams, mask)
-        shares = [self.share(stream.length) for stream in streams]
-        held = [without_padding(b, stream, share) for stream, share in zip(streams, shares, strict=True)]
+    def _attend(
+        self,
+        b: GraphBuilder,
+        streams: Sequence[Stream],
+        shares: Sequence[SPSequenceSplit],
+        mask: Tensor | None,
+    ) -> Tensor:
         wire = (self.wire_dtype,) * PLANES
-        if fused.fuses(b, fused.exchange_within(held, wire), held, self._why_not_fused(streams)):
-            q, k, v = self._fused_planes(b, held)
+        if fused.fuses(b, fused.exchange_within(streams, wire), streams, self._why_not_fused(streams)):
+            q, k, v = self._fused_planes(b, streams)
         else:
-            q, k, v = self._generic_planes(b, held, shares)
-        mask = part_of(b, whole_mask(b, mask, held), QUERIES, ranges_of(held, shares, self.rank))
-        if q.count:
-            joint = b.attention(q, k, v, mask=mask, dtype=b.activations)
-        else:
-            joint = no_tokens(b, q)
-        return taken_apart(b, joint, held, shares)
+            q, k, v = self._generic_planes(b, streams, shares)
+        return b.attention(q, k, v, mask=mask, dtype=b.activations) if q.count else no_tokens(b, q)
 
     def _why_not_fused(self, streams: Sequence[Stream]) -> str | None:
         if self.mode != "uneven":
@@ -83,7 +61,7 @@ class KVGather(Sharded):
         send = fused.packed_keys_and_values(b, streams, self.wire_dtype)
         row = PLANES * batch * heads * head_dim
         counts = [row * tokens for tokens in self._tokens(streams)]
-        received = gathered(b, NAME, self, send, counts, ops=f"fused:{self.wire_dtype}")
+        received = gathered(b, self.AXIS, self, send, counts, ops=f"fused:{self.wire_dtype}")
         k, v = fused.planes_of(b, b.receive_planes(exchange, received, b.activations), PLANES)
         return fused.queries(b, streams), k, v
 
@@ -97,7 +75,7 @@ class KVGather(Sharded):
         counts = [rows * heads * head_dim * count for count in tokens]
         send = to_wire(b, prepared.own, self.wire_dtype)
         travelling = [count_on_wire(self.wire_dtype, count) for count in counts]
-        received = from_wire(b, gathered(b, NAME, self, send, travelling), self.wire_dtype, (sum(counts),))
+        received = from_wire(b, gathered(b, self.AXIS, self, send, travelling), self.wire_dtype, (sum(counts),))
         received = b.cast(received, "f32")
         joint = b.empty((rows, heads, length, head_dim), "joint")
 

@@ -9,44 +9,32 @@ from collections.abc import Sequence
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
 from edgedit.sequence import fused
-from edgedit.sequence.local import Local
-from edgedit.sequence.masks import KEYS, QUERIES, part_of, ranges_of, whole_mask
+from edgedit.sequence.keys_and_values import PLANES, KeysAndValues
+from edgedit.sequence.masks import KEYS, part_of, ranges_of
 from edgedit.sequence.prepared import prepare
-from edgedit.sequence.sharded import Sharded, no_tokens, taken_apart, without_padding
+from edgedit.sequence.sharded import no_tokens
 from edgedit.sequence.split import SPSequenceSplit
 from edgedit.sequence.strategy import Stream
-from edgedit.sequence.wire import check_wire, count_on_wire, from_wire, to_wire
-
-PLANES = 2  # k, v
+from edgedit.sequence.wire import count_on_wire, from_wire, to_wire
 
 
-class Ring(Sharded):
-    """Over the `degree` ranks of a mesh axis, of which this is number `rank`.
-
-    wire_dtype  type of k and v on the wire
-    mode        how tokens are shared, see SPSequenceSplit; padding stays at home
-
-    Chunks may differ in size and be empty: a rank without a token still passes on what it receives. Partial results
+class Ring(KeysAndValues):
+    """Chunks may differ in size and be empty: a rank without a token still passes on what it receives. Partial results
     and their merging are f32.
     """
 
-    def __init__(
-        self, degree: int, rank: int, wire_dtype: str = "f32", mode: str = "uneven", axis: str = "ring"
-    ) -> None:
-        super().__init__(degree, rank, axis, mode)
-        self.wire_dtype = check_wire(wire_dtype)
+    AXIS = "ring"
 
-    def attention(
-        self, b: GraphBuilder, streams: Sequence[Stream], mask: Tensor | None = None
-    ) -> list[Tensor]:
-        if all(stream.replicated for stream in streams):
-            return Local().attention(b, streams, mask)
-        shares = [self.share(stream.length) for stream in streams]
-        held = [without_padding(b, stream, share) for stream, share in zip(streams, shares, strict=True)]
-        is_fused = fused.fuses(b, fused.exchange_within(held, (self.wire_dtype,) * PLANES), held)
-        prepared = prepare(b, held, self.wire_dtype, is_fused)
-        mask = part_of(b, whole_mask(b, mask, held), QUERIES, ranges_of(held, shares, self.rank))
-        chunks = _Chunks(self, held, shares, prepared.own.shape)
+    def _attend(
+        self,
+        b: GraphBuilder,
+        streams: Sequence[Stream],
+        shares: Sequence[SPSequenceSplit],
+        mask: Tensor | None,
+    ) -> Tensor:
+        is_fused = fused.fuses(b, fused.exchange_within(streams, (self.wire_dtype,) * PLANES), streams)
+        prepared = prepare(b, streams, self.wire_dtype, is_fused)
+        chunks = _Chunks(self, streams, shares, prepared.own.shape)
         sums = _Sums(b, prepared.q, mask, chunks.count + (prepared.resident is not None))
         flying = to_wire(b, prepared.own, self.wire_dtype)
         flying = b.reshape(flying, (flying.count,))
@@ -56,11 +44,11 @@ class Ring(Sharded):
                 # only what is attended to by now leaves room for the hop after the next
                 flying = self._shift(b, chunk, hop + 1, chunks, is_fused, after=sums.latest)
             if hop == 0 and prepared.resident is not None:
-                sums.add(prepared.resident, ranges_of(held, shares, self.rank, replicated=True))
+                sums.add(prepared.resident, ranges_of(streams, shares, self.rank, replicated=True))
             if chunks.tokens[held_by]:
-                ranges = ranges_of(held, shares, held_by, replicated=False)
+                ranges = ranges_of(streams, shares, held_by, replicated=False)
                 sums.add(from_wire(b, chunk, self.wire_dtype, chunks.shape(held_by)), ranges)
-        return taken_apart(b, sums.result(), held, shares)
+        return sums.result()
 
     def _shift(
         self,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.tensor import Tensor
-from edgedit.sequence.kv_gather import KVGather
-from edgedit.sequence.ring import Ring
+from edgedit.sequence.keys_and_values import KeysAndValues
 from edgedit.sequence.strategy import Stream
 from edgedit.sequence.ulysses import Ulysses
 
@@ -23,7 +22,7 @@ class USP(Ulysses):
         self,
         degree: int,
         rank: int,
-        outer: Ring | KVGather,
+        outer: KeysAndValues,
         wire_dtype: str | Sequence[str] = "f32",
         mode: str = "uneven",
     ) -> None:
