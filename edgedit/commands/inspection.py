@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedit.errors import CheckpointError
-from edgedit.pipelines.configs import read_json
 from edgedit.pipelines.parts import INDEX
 from edgedit.pipelines.published import PIPELINES, family_of_transformer
 from edgedit.pipelines.settings import read_settings
+from edgedit.weights.configs import read_json
 
 if TYPE_CHECKING:
     from edgedit.weights.recognise import Component

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedit.errors import CheckpointError
-from edgedit.pipelines.configs import read_json
 from edgedit.pipelines.parts import INDEX
+from edgedit.weights.configs import read_json
 
 if TYPE_CHECKING:
     from edgedit.models.model import Model

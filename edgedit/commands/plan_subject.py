@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedit import embedded, presets
 from edgedit.commands.image_arguments import image_size
-from edgedit.commands.skip_layer_arguments import skip_layer_options
-from edgedit.pipelines.configs import read_json
+from edgedit.commands.request_arguments import request_options
 from edgedit.pipelines.image_inputs import (
     DEFAULT_STRENGTHS,
     FILL,
@@ -23,6 +22,7 @@ from edgedit.pipelines.image_inputs import (
 from edgedit.pipelines.parts import EMBEDDED
 from edgedit.pipelines.request import MAX_SEQUENCE_LENGTH, Limits, Request
 from edgedit.pipelines.settings import read_settings
+from edgedit.weights.configs import read_json
 
 if TYPE_CHECKING:
     from edgedit.models.diffusion_transformer import DiffusionTransformer
@@ -82,14 +82,7 @@ def request_of(args: argparse.Namespace, subject: Subject) -> Request:
         subject.limits,
         "plan",
         "plan",
-        num_inference_steps=args.steps,
-        guidance_scale=args.guidance_scale,
-        true_cfg_scale=args.true_cfg_scale,
-        height=args.height,
-        width=args.width,
-        num_images_per_prompt=args.num_images,
-        max_sequence_length=args.max_sequence_length,
-        **skip_layer_options(args),
+        **request_options(args),
     )
 
 

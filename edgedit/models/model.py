@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from edgedit.models.adapters import adapted
 from edgedit.models.module import Module
 from edgedit.models.tensor_parallel import TensorGroup, share, sharing_notes
 from edgedit.parallel.context import ParallelContext
+from edgedit.weights.configs import read_json
 from edgedit.weights.convert import AUTO, check_compute_dtype, main_dtype
 from edgedit.weights.deltas import Deltas
 from edgedit.weights.loader import Progress, WeightStore, load
@@ -107,15 +107,10 @@ class Model:
     @classmethod
     def read_config(cls, directory: str | Path) -> Any:
         """The configuration in `directory/config.json`. Raises CheckpointError when there is none."""
-        path = Path(directory) / "config.json"
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} is missing; {cls.__name__} needs a diffusers directory") from None
-        except (ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path} is no JSON: {error}") from None
-        if not isinstance(content, dict):
-            raise CheckpointError(f"{path} holds no JSON object")
+            content = read_json(Path(directory) / "config.json")
+        except ValueError as error:
+            raise CheckpointError(f"{cls.__name__} needs its config: {error}") from None
         return cls.config_class.from_dict(content)
 
     @classmethod

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgedit.pipelines.configs import read_json
 from edgedit.pipelines.published import FAMILIES, Family
+from edgedit.weights.configs import read_json
 
 if TYPE_CHECKING:
     from edgedit.pipelines.parts import Parts

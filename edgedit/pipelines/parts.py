@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgedit import embedded
 from edgedit.pipelines import published
-from edgedit.pipelines.configs import read_json
 from edgedit.pipelines.fitting import check_class, check_tokenizer, class_of
+from edgedit.weights.configs import read_json
 
 if TYPE_CHECKING:
     from edgedit.weights.recognise import Component

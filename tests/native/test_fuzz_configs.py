@@ -18,9 +18,9 @@ from edgedit.models.flux import FluxTransformer
 from edgedit.models.sd3 import SD3Transformer
 from edgedit.models.t5 import T5EncoderModel
 from edgedit.models.tokenizers import Tokenizer
-from edgedit.pipelines.configs import read_json
 from edgedit.pipelines.settings import read_settings
 from edgedit.sampling.schedule import FlowMatchSchedule
+from edgedit.weights.configs import read_json
 
 pytestmark = pytest.mark.timeout(3600)
 

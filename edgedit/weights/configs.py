@@ -1,4 +1,4 @@
-"""Reading JSON configs."""
+"""The JSON configs that stand beside weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ValueError(f"{path} is missing") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+        raise ValueError(f"{path} is no JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no JSON object")
     return content
