@@ -14,11 +14,11 @@ from edgedit.commands.memory import PeakMemory
 from edgedit.commands.options import (
     add_host_arguments,
     add_parallel_arguments,
-    add_request_arguments,
     bind_rank,
     parallel_options,
 )
 from edgedit.commands.profiling import Finished, add_profile_argument, check_profile, finish
+from edgedit.commands.request_arguments import add_request_arguments
 from edgedit.config import ParallelConfig
 from edgedit.pipelines.parts import EMBEDDED
 

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edgedit.commands.layout_facts import layout_facts
 from edgedit.config import ParallelConfig
 from edgedit.graph.page import table
 from edgedit.graph.units import binary
@@ -38,14 +39,8 @@ def report(
         "image_tokens": subject.image_tokens,
         "text_tokens": subject.text_tokens,
         "branches": branches,
-        "world_size": config.world_size,
-        "axes": config.axes,
-        "backend": config.backend,
-        "comm": config.comm,
-        "ops": config.ops,
-        "kernels": config.kernels,
+        **layout_facts(config),
         "wire_dtype": config.wire_dtype_for(args.dtype),
-        "weight_residency": config.weight_residency,
         "steps": args.steps,
         "warmup": args.warmup,
         "step_s": {

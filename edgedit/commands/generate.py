@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from edgedit import embedded
 from edgedit.commands import auto_layout, output
 from edgedit.commands.image_arguments import add_image_arguments, image_options, image_parameters
+from edgedit.commands.layout_facts import layout_facts
 from edgedit.commands.layouts import add_auto_argument
 from edgedit.commands.notes import Voice, request_notes
 from edgedit.commands.options import (
     add_host_arguments,
     add_parallel_arguments,
-    add_request_arguments,
     bind_rank,
     parallel_options,
 )
 from edgedit.commands.part_arguments import add_part_arguments, model_of, part_files, part_parameters
 from edgedit.commands.profiling import Finished, add_profile_argument, check_profile, finish
+from edgedit.commands.request_arguments import add_request_arguments, request_options
 from edgedit.commands.skip_layer_arguments import (
     add_skip_layer_arguments,
-    skip_layer_options,
     skip_layer_parameters,
 )
 from edgedit.config import ParallelConfig
@@ -102,18 +102,11 @@ def run(args: argparse.Namespace) -> int:
     request = settings.request(
         prompts,
         args.negative_prompt,
-        num_inference_steps=args.steps,
-        guidance_scale=args.guidance_scale,
-        true_cfg_scale=args.true_cfg_scale,
-        height=args.height,
-        width=args.width,
-        num_images_per_prompt=args.num_images,
-        max_sequence_length=args.max_sequence_length,
         seed=args.seed,
         batch_size=args.batch_size,
         guidance_rescale=args.guidance_rescale,
         vae_tile=args.vae_tiling,
-        **skip_layer_options(args),
+        **request_options(args),
     )
     pictures = output.picture_paths(args.output, request.batch)
     if args.latents_out is not None and args.latents_out.suffix != ".npy":
@@ -255,15 +248,9 @@ def _report(
     config = pipeline.context.config
     return {
         "seed": result.seed,
-        "world_size": config.world_size,
-        "axes": config.axes,
-        "backend": config.backend,
-        "comm": config.comm,
-        "ops": config.ops,
-        "kernels": config.kernels,
+        **layout_facts(config),
         "dtype": args.dtype,
         "wire_dtype": config.wire_dtype_for(args.dtype),
-        "weight_residency": config.weight_residency,
         "quantised_compute": args.quantised_compute,
         "schedule_digest": result.schedule_digest,
         "bytes_sent": result.bytes_sent,

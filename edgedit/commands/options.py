@@ -1,4 +1,4 @@
-"""Options that several commands share: the layout over ranks and how they talk."""
+"""Options that several commands share: what a rank takes of its host, the layout over ranks and how they talk."""
 
 from __future__ import annotations
 
@@ -7,25 +7,6 @@ from typing import Any
 
 from edgedit import binding, config, kernels
 from edgedit.degrees import sequence_degrees
-
-DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
-
-
-def add_request_arguments(parser: argparse.ArgumentParser, as_stored: bool = False) -> None:
-    """The part of a request that decides the shapes, and the type of the weights, by default `as_stored` or f32."""
-    add = parser.add_argument
-    add("--steps", type=int, default=28, metavar="N", help="denoising steps (default: %(default)s)")
-    add("--width", type=int, metavar="PX", help="default: the model's own size")
-    add("--height", type=int, metavar="PX", help="default: the model's own size")
-    add("--num-images", type=int, default=1, metavar="N", help="pictures per prompt")
-    add("--max-sequence-length", type=int, metavar="N", help="text tokens (default: the tokenizer's limit)")
-    if as_stored:
-        add("--dtype", default="auto", choices=("auto", *DTYPES),
-            help="type of the large weights; auto: as stored in GGUF, else f32 (default: %(default)s)")  # fmt: skip
-    else:
-        add("--dtype", default="f32", choices=DTYPES, help="type of the large weights (default: %(default)s)")
-    add("--quantised-compute", default="exact", choices=kernels.QUANTISED_COMPUTE,
-        help="int8: multiply quantised weights as integers, rounding activations (default: %(default)s)")  # fmt: skip
 
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:

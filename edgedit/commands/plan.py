@@ -13,8 +13,9 @@ from edgedit import kernels, presets
 from edgedit.commands import output, prediction
 from edgedit.commands.image_arguments import add_planned_image_arguments
 from edgedit.commands.layouts import add_auto_argument
-from edgedit.commands.options import add_parallel_arguments, add_request_arguments, parallel_options
+from edgedit.commands.options import add_parallel_arguments, parallel_options
 from edgedit.commands.plan_subject import Subject, find_subject, request_of, work_of_image
+from edgedit.commands.request_arguments import add_request_arguments
 from edgedit.commands.skip_layer_arguments import add_skip_layer_arguments
 from edgedit.config import ParallelConfig
 from edgedit.graph.forecast import SKIPPING, Forecast, RankForecast, Skipping, as_json

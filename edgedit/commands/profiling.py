@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import edgedit
+from edgedit.commands.layout_facts import layout_facts
 from edgedit.config import DEVICE_BACKENDS, ParallelConfig
 
 if TYPE_CHECKING:
@@ -56,12 +57,7 @@ class Finished:
         facts = {
             "version": edgedit.__version__,
             "system": platform.platform(),
-            "world_size": config.world_size,
-            "axes": config.axes,
-            "backend": config.backend,
-            "comm": config.comm,
-            "ops": config.ops,
-            "kernels": config.kernels,
+            **layout_facts(config),
             **about,
             "ranks": [as_json(profile) for profile in self.profiles],
         }

@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from edgedit import config, kernels, launcher
-from edgedit.commands.options import DTYPES, add_host_arguments, bind_rank
+from edgedit.commands.options import add_host_arguments, bind_rank
+from edgedit.commands.request_arguments import DTYPES
 from edgedit.config import ParallelConfig
 from edgedit.graph.page import table
 from edgedit.tuning import machine

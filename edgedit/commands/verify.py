@@ -12,12 +12,12 @@ from edgedit.commands.image_arguments import add_image_arguments, image_options
 from edgedit.commands.options import (
     add_host_arguments,
     add_parallel_arguments,
-    add_request_arguments,
     bind_rank,
     parallel_options,
 )
 from edgedit.commands.part_arguments import add_part_arguments, model_of, part_files
-from edgedit.commands.skip_layer_arguments import add_skip_layer_arguments, skip_layer_options
+from edgedit.commands.request_arguments import add_request_arguments, request_options
+from edgedit.commands.skip_layer_arguments import add_skip_layer_arguments
 from edgedit.config import ParallelConfig
 from edgedit.pipelines.settings import read_settings
 
@@ -68,15 +68,8 @@ def run(args: argparse.Namespace) -> int:
     request = settings.request(
         args.prompt or [_PROMPT],
         args.negative_prompt,
-        num_inference_steps=args.steps,
-        guidance_scale=args.guidance_scale,
-        true_cfg_scale=args.true_cfg_scale,
-        height=args.height,
-        width=args.width,
-        num_images_per_prompt=args.num_images,
-        max_sequence_length=args.max_sequence_length,
         seed=args.seed,
-        **skip_layer_options(args),
+        **request_options(args),
     )
     if config.world_size == 1:
         raise ValueError("verify compares several ranks with one: mpirun -n 2 edgedit verify --ulysses 2 ...")

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edgedit import kernels
+from edgedit.commands.layout_facts import layout_facts
 from edgedit.config import ParallelConfig
 from edgedit.graph.page import table
 
@@ -39,12 +40,7 @@ def report(args: argparse.Namespace, config: ParallelConfig, findings: Findings)
         "model": args.model,
         "dtype": args.dtype,
         "quantised_compute": args.quantised_compute,
-        "world_size": config.world_size,
-        "axes": config.axes,
-        "backend": config.backend,
-        "comm": config.comm,
-        "ops": config.ops,
-        "kernels": config.kernels,
+        **layout_facts(config),
         "wire_dtype": config.wire_dtype_for(args.dtype),
         "tolerance": tolerance,
         "steps": [{"step": step, **_values(d)} for step, d in enumerate(findings.steps, 1)],

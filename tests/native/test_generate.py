@@ -10,8 +10,9 @@ from tiny_sd3 import write_sd3_pipeline
 from edgedit import cli
 
 KEYS = [
-    "seed", "world_size", "axes", "backend", "comm", "ops", "kernels", "dtype", "wire_dtype",
-    "weight_residency", "quantised_compute", "schedule_digest", "bytes_sent", "timings", "outputs",
+    "seed", "world_size", "axes", "backend", "comm", "ops", "kernels", "vae_degree",
+    "text_encoder_degree", "text_encoders", "weight_residency", "dtype", "wire_dtype", "quantised_compute",
+    "schedule_digest", "bytes_sent", "timings", "outputs",
 ]  # fmt: skip
 FAST = ["--steps", "2", "--threads", "1"]
 
