@@ -22,7 +22,7 @@ from edgedit.graph.forecast import SKIPPING, Forecast, RankForecast, Skipping, a
 from edgedit.graph.page import as_text
 from edgedit.parallel.mesh import WEIGHTS, Mesh
 from edgedit.parallel.split import array_split, branches_of
-from edgedit.pipelines.branches import check_lockstep
+from edgedit.pipelines.branches import check_lockstep, idle_notes
 from edgedit.pipelines.parts import EMBEDDED
 from edgedit.pipelines.replicas import replica_notes
 
@@ -140,7 +140,7 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
         branches=branches,
         notes=(
             *([chosen] if chosen else []),
-            *_notes(mesh, branches, subject),
+            *idle_notes(mesh, branches, _needs(subject)),
             *replica_notes(mesh, shares),
             *([f"the third branch runs in {skipping.steps} of {steps} steps"] if skipping else []),
             *described[0].graph.notes,
@@ -152,16 +152,9 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
     )
 
 
-def _notes(mesh: Mesh, branches: int, subject: Subject) -> tuple[str, ...]:
-    degree = mesh.degrees["cfg"]
-    idle = [rank for rank in range(mesh.world_size) if mesh.coords(rank)["cfg"] >= branches]
-    if not idle:
-        return ()
-    have = "one guidance branch" if branches == 1 else f"{branches} guidance branches"
-    is_scale_enough = subject.limits.is_guided_by_branches
-    needs = "--guidance-scale" if is_scale_enough else "a negative prompt and --true-cfg-scale"
-    hint = f"; two need {needs} above 1" if branches == 1 else ""
-    return (f"cfg {degree}: the request has {have}, ranks {', '.join(map(str, idle))} repeat others{hint}",)
+def _needs(subject: Subject) -> str:
+    """What a second guidance branch takes."""
+    return "--guidance-scale" if subject.limits.is_guided_by_branches else "a negative prompt and --true-cfg-scale"
 
 
 def _fusion_notes(forecast: RankForecast) -> tuple[str, ...]:

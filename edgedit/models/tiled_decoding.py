@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgedit.graph.builder import GraphBuilder
-from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.arrays import gathered
 from edgedit.parallel.split import array_split
 from edgedit.sequence.tiles import Cut, NormReached, Statistics, Tile, smallest_tile
 
@@ -44,11 +44,8 @@ def _all_rows(model: AutoencoderKL, own: np.ndarray, height: int) -> np.ndarray:
     if group.size == 1:
         return own
     factor = model.config.scale_factor // model.config.tail_factor
-    send = np.ascontiguousarray(np.moveaxis(own, 2, 0))
-    whole = np.empty((factor * height, *send.shape[1:]), np.float32)
-    row = int(np.prod(send.shape[1:]))
-    counts = [factor * rows * row for rows in array_split(height, group.size)]
-    group.all_gather(Buffer.of(send), Buffer.of(whole), counts, label="rows of tiles")
+    lengths = [factor * rows for rows in array_split(height, group.size)]
+    whole = gathered(group, np.moveaxis(own, 2, 0), lengths, "rows of tiles")
     return np.ascontiguousarray(np.moveaxis(whole, 0, 2))
 
 
@@ -89,7 +86,7 @@ class _Tiles:
             inputs = {"owned": owned[None, None], "share": np.full((1, 1, 1), 1 / owned.sum(), np.float32)}
             part[0], part[1] = self._run(place, known, inputs, ("mean", "variance"))
         self.model.release(self._key(known))
-        everyone = self._gathered(parts, f"norm {len(known)} of tiles")
+        everyone = gathered(self.group, parts, self.shares, f"norm {len(known)} of tiles")
         weights = [float(self._owned(place).sum()) for place in self.places]
         return Statistics.of([(weight, *part) for weight, part in zip(weights, everyone, strict=True)])
 
@@ -101,7 +98,7 @@ class _Tiles:
         for own, place in zip(pixels, self.own, strict=True):
             (own[...],) = self._run(place, statistics, {}, ("pixels",))
         self.model.release(self._key(statistics))
-        return self._gathered(pixels, "tiles")
+        return gathered(self.group, pixels, self.shares, "tiles")
 
     def _blended(self, pixels: np.ndarray) -> np.ndarray:
         height, width = (self.factor * size for size in self.head.shape[2:])
@@ -142,13 +139,3 @@ class _Tiles:
     def _owned(self, place: tuple[int, int]) -> np.ndarray:
         """1 for the pixels of a tile that belong to it, 0 for its neighbours': f32 [H, W]."""
         return np.outer(self.rows.owned(place[0], self.factor), self.columns.owned(place[1], self.factor))
-
-    def _gathered(self, own: np.ndarray, label: str) -> np.ndarray:
-        """The arrays [tiles, ...] of all ranks."""
-        if self.group.size == 1:
-            return own
-        every = np.empty((len(self.places), *own.shape[1:]), own.dtype)
-        row = int(np.prod(own.shape[1:]))
-        counts = [share * row for share in self.shares]
-        self.group.all_gather(Buffer.of(own), Buffer.of(every), counts, label=label)
-        return every

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.arrays import gathered
 from edgedit.parallel.split import branches_of
 
 if TYPE_CHECKING:
     from edgedit.config import ParallelConfig
     from edgedit.parallel.context import ParallelContext
+    from edgedit.parallel.mesh import Mesh
     from edgedit.pipelines.request import Request
 
 
@@ -55,12 +56,9 @@ class Branches:
         holders = [[b for b in self.of_rank(rank) if b < active] for rank in range(self.group.size)]
         order = [branch for held in holders for branch in held]
         stacked = np.stack(own) if own else np.empty((0, *shape), np.float32)
-        send = Buffer.of(np.ascontiguousarray(stacked))  # a picture of one token comes out transposed
-        gathered = np.empty((len(order), *shape), np.float32)
-        counts = [len(held) * int(np.prod(shape)) for held in holders]
-        with self.context.exchanging(self.group, "all_gather", label, send.dtype):
-            self.group.all_gather(send, Buffer.of(gathered), counts, label=label)
-        return [gathered[order.index(branch)] for branch in range(active)]
+        with self.context.exchanging(self.group, "all_gather", label, "f32"):
+            every = gathered(self.group, stacked, [len(held) for held in holders], label)
+        return [every[order.index(branch)] for branch in range(active)]
 
 
 def check_lockstep(config: ParallelConfig, request: Request) -> None:
@@ -91,7 +89,12 @@ def check_lockstep(config: ParallelConfig, request: Request) -> None:
         )
 
 
-def idle_cfg_ranks(context: ParallelContext, count: int) -> list[int]:
-    """World ranks that only repeat another rank's work with ``count`` branches."""
-    mesh = context.mesh
-    return [rank for rank in range(mesh.world_size) if mesh.coords(rank)["cfg"] >= count]
+def idle_notes(mesh: Mesh, count: int, needs: str) -> list[str]:
+    """Which world ranks only repeat another one's work with ``count`` branches; ``needs`` what a second one takes."""
+    idle = [rank for rank in range(mesh.world_size) if mesh.coords(rank)["cfg"] >= count]
+    if not idle:
+        return []
+    have = "one guidance branch" if count == 1 else f"{count} guidance branches"
+    hint = f"; a second one needs {needs} above 1" if count == 1 else ""
+    ranks = ", ".join(map(str, idle))
+    return [f"cfg {mesh.degrees['cfg']}: the request has {have}, ranks {ranks} repeat others{hint}"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgedit.parallel.buffer import Buffer
+from edgedit import dtypes
+from edgedit.parallel.arrays import gathered
 from edgedit.parallel.split import array_split
 
 if TYPE_CHECKING:
@@ -37,13 +38,8 @@ class Replicas:
         """Arrays [share, ...] of all replicas as one [count, ...], on every rank."""
         if self.group.size == 1:
             return own
-        whole = np.empty((sum(self.shares), *own.shape[1:]), own.dtype)
-        row = int(np.prod(own.shape[1:]))
-        counts = [share * row for share in self.shares]
-        send = Buffer.of(np.ascontiguousarray(own))
-        with self.context.exchanging(self.group, "all_gather", label, send.dtype):
-            self.group.all_gather(send, Buffer.of(whole), counts, label=label)
-        return whole
+        with self.context.exchanging(self.group, "all_gather", label, dtypes.from_numpy(own.dtype)):
+            return gathered(self.group, own, self.shares, label)
 
     def gather_lines(self, own: Sequence[str], label: str) -> list[str]:
         """The lines of all replicas, in order, on every rank; of several, a line says which it is of."""

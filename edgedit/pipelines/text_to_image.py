@@ -22,10 +22,10 @@ from edgedit.models.autoencoder_kl import AutoencoderKL
 from edgedit.models.diffusion_transformer import DiffusionTransformer
 from edgedit.models.model import Model
 from edgedit.models.tokenizers import Tokenizer
-from edgedit.parallel.buffer import Buffer
+from edgedit.parallel.arrays import gathered
 from edgedit.parallel.context import ParallelContext
 from edgedit.parallel.mesh import WEIGHTS
-from edgedit.pipelines.branches import Branches, check_lockstep, idle_cfg_ranks
+from edgedit.pipelines.branches import Branches, check_lockstep, idle_notes
 from edgedit.pipelines.denoising import Denoising, skip_layers_of
 from edgedit.pipelines.encoded_text import Text, broadcast_texts
 from edgedit.pipelines.image_encoding import EncodedImage, begin
@@ -178,7 +178,9 @@ class TextToImage(Pipeline):
             self._on_every_rank(sent),
             schedules[0].digest if schedules else "",
             [
-                *self._notes(len(request.branches)),
+                *idle_notes(
+                    self.context.mesh, len(request.branches), self.settings.limits.needs_for_guidance
+                ),
                 *replicas.notes(),
                 *image_notes(request.image),
                 *(note for model in self.models for note in model.notes),
@@ -272,19 +274,5 @@ class TextToImage(Pipeline):
         return sum(self.context.group(axis).bytes_sent for axis in axes)
 
     def _on_every_rank(self, number: int) -> list[int]:
-        gathered = np.empty(self.context.world_size, np.int64)
         world = self.context.group("world")
-        world.all_gather(Buffer.of(np.array([number], np.int64)), Buffer.of(gathered), label="bytes sent")
-        return gathered.tolist()
-
-    def _notes(self, branches: int) -> list[str]:
-        idle = idle_cfg_ranks(self.context, branches)
-        if not idle:
-            return []
-        have = "one guidance branch" if branches == 1 else f"{branches} guidance branches"
-        needs = self.settings.limits.needs_for_guidance
-        hint = f"; a second one needs {needs} above 1" if branches == 1 else ""
-        ranks = ", ".join(map(str, idle))
-        return [
-            f"cfg {self.context.config.cfg_degree}: the request has {have}, ranks {ranks} repeat others{hint}"
-        ]
+        return gathered(world, np.array([number], np.int64), [1] * world.size, "bytes sent").tolist()

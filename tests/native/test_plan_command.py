@@ -74,7 +74,7 @@ def test_guidance_between_branches_is_planned_unless_it_is_turned_off(capsys):
     assert plan(capsys, "--model", "sd3-medium", "--cfg", "2") == two
     assert [c["axis"] for c in two["collectives"]] == ["cfg"]
     assert not one["collectives"]
-    assert "two need --guidance-scale above 1" in one["notes"][0]
+    assert "a second one needs --guidance-scale above 1" in one["notes"][0]
 
 
 def test_modulations_are_computed_ahead_of_the_steps(capsys):
@@ -144,7 +144,7 @@ def test_two_branches_on_one_cfg_rank_double_the_work(capsys):
 def test_spare_cfg_ranks_are_named(capsys):
     assert plan(capsys, "--cfg", "2")["notes"] == [
         "cfg 2: the request has one guidance branch, ranks 1 repeat others; "
-        "two need a negative prompt and --true-cfg-scale above 1"
+        "a second one needs a negative prompt and --true-cfg-scale above 1"
     ]
 
 
