@@ -27,7 +27,7 @@ from crew import Crew
 from crews import diffusers_crew, edgedit_crew
 from measurement import step_flops
 from model_directory import describe, write_model, write_requests
-from peak import compile_peak
+from peak import ROUNDS, compile_peak
 from race import Race, complaints
 from record import save
 
@@ -73,7 +73,7 @@ def measure(arguments: argparse.Namespace, folder: Path, stack: contextlib.ExitS
         race.prepare(name, of_contender, arguments.compile_s if name in COMPILED else 600)
     library = compile_peak(folder)
     if library is not None:
-        race.prepare(PEAK, {"peak": str(library)})
+        race.prepare(PEAK, {"peak": str(library), "rounds": ROUNDS})
     for crew in crews.values():
         crew.pin()
     race.run(arguments.rounds, arguments.slow_s, arguments.slow_rounds)

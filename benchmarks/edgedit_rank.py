@@ -91,7 +91,7 @@ def main() -> None:
 
     def prepare(options: dict[str, Any]) -> Contender:
         if "peak" in options:
-            peak = Peak(Path(options["peak"]), arguments.threads)
+            peak = Peak(Path(options["peak"]), arguments.threads, options["rounds"])
             return Contender(peak, details={"flops": peak.flops})
         return Step(arguments, options).contender()
 

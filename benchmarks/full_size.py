@@ -38,7 +38,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("weights", type=Path, help="a GGUF or safetensors file, as synthetic.py writes")
-    parser.add_argument("--size", type=int, default=512, help="in pixels, a multiple of 16 (default %(default)s)")
+    parser.add_argument(
+        "--size", type=int, default=512, help="in pixels, a multiple of 16 (default %(default)s)"
+    )
     parser.add_argument("--text-tokens", type=int, default=256, help="default %(default)s")
     parser.add_argument("--steps", type=int, default=1, help="timed after each other (default %(default)s)")
     parser.add_argument("--dtype", default="auto", help="default: as stored")
@@ -55,7 +57,9 @@ def main() -> None:
             for data in context.group("world").exchange(json.dumps(own).encode(), label="measurements")
         ]
         if context.rank == 0:
-            shared = [f"{axis}-{getattr(options, axis)}" for axis in ("ulysses", "tp") if getattr(options, axis)]
+            shared = [
+                f"{axis}-{getattr(options, axis)}" for axis in ("ulysses", "tp") if getattr(options, axis)
+            ]
             name = "-".join(["full-size", options.model, *shared])
             save(name, record_of(options, context, ranks), options.output)
 
@@ -110,7 +114,9 @@ def request_of(model: Any, options: argparse.Namespace) -> Callable[[], np.ndarr
     return lambda: model(**request)
 
 
-def record_of(options: argparse.Namespace, context: ParallelContext, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+def record_of(
+    options: argparse.Namespace, context: ParallelContext, ranks: list[dict[str, Any]]
+) -> dict[str, Any]:
     shared = {name: ranks[0][name] for name in ("dtype", "threads", "weights_nbytes", "result")}
     own = ("load_s", "steps_s", "steps_processor_s", "peak_loading_nbytes", "peak_running_nbytes")
     tokens = {"text_tokens": options.text_tokens}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PEAK = "peak"
+
 
 @dataclass(frozen=True)
 class Layout:
-    who: str  # edgedit or diffusers
+    who: str  # edgedit, diffusers, or the loop at the processor's peak
     ranks: int
     threads: int  # of each rank
     branches: int = 1
@@ -15,19 +17,21 @@ class Layout:
 
     @property
     def name(self) -> str:
+        if self.who == PEAK:
+            return f"{PEAK} {self.ranks}x{self.threads}"
         what = "branches" if self.branches > 1 else "step"
         shared = f" {self.axis}" if self.ranks > 1 else ""
         return f"{self.who} {what} {self.ranks}x{self.threads}{shared}"
 
 
 # one rank, one rank with all threads, and the ranks: the same work
-Trio = tuple[Layout, Layout, Layout]
+Group = tuple[Layout, ...]
 
 
-def trios(ranks: int, threads: int, with_diffusers: bool) -> list[Trio]:
+def groups(ranks: int, threads: int, with_diffusers: bool) -> list[Group]:
     """A step over `ranks` of edgedit and of diffusers, and both guidance branches over two ranks of edgedit."""
 
-    def steps(who: str) -> Trio:
+    def steps(who: str) -> Group:
         return Layout(who, 1, threads), Layout(who, 1, ranks * threads), Layout(who, ranks, threads)
 
     branches = (
@@ -38,7 +42,12 @@ def trios(ranks: int, threads: int, with_diffusers: bool) -> list[Trio]:
     return [steps("edgedit"), branches, *([steps("diffusers")] if with_diffusers else [])]
 
 
-def comparisons(trio: Trio) -> list[tuple[Layout, Layout]]:
+def peaks(ranks: int, threads: int) -> Group:
+    """The loop at the peak on the cores of one rank and of all: what no layout can be faster than."""
+    return Layout(PEAK, 1, threads), Layout(PEAK, 1, ranks * threads)
+
+
+def comparisons(group: Group) -> list[tuple[Layout, Layout]]:
     """Whose time is divided by whose: more ranks and more threads by one of each, ranks by as many threads."""
-    one, threaded, shared = trio
-    return [(shared, one), (threaded, one), (shared, threaded)]
+    one, threaded, *shared = group
+    return [*((more, one) for more in (*shared, threaded)), *((ranks, threaded) for ranks in shared)]

@@ -13,9 +13,14 @@ SOURCE = Path(__file__).with_name("peak.c")
 ROUNDS = 150_000_000  # some 0.3 s
 
 
+def compiler_of_c() -> str | None:
+    """The C compiler of this host; None where there is none."""
+    return os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+
+
 def compile_peak(folder: Path) -> Path | None:
     """The loop as a library in `folder`; None where there is no C compiler."""
-    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    compiler = compiler_of_c()
     if compiler is None:
         return None
     library = folder / "peak.so"
@@ -35,15 +40,15 @@ def compile_peak(folder: Path) -> Path | None:
 
 
 class Peak:
-    """One chain of loops a thread; `flops` are those of a call."""
+    """`rounds` of the loop, shared by the threads; `flops` are those of a call."""
 
     def __init__(self, library: Path, threads: int = 1, rounds: int = ROUNDS) -> None:
         self._run = ctypes.CDLL(str(library)).peak_run
         self._run.argtypes = [ctypes.c_longlong, ctypes.POINTER(ctypes.c_float)]
         self._run.restype = ctypes.c_longlong
-        self._rounds = rounds
+        self._rounds = rounds // threads
         self._threads = threads
-        self.flops = threads * self._loop(1) * rounds
+        self.flops = threads * self._rounds * self._loop(1)
 
     def __call__(self) -> None:
         others = [threading.Thread(target=self._loop, args=(self._rounds,)) for _ in range(self._threads - 1)]

@@ -5,6 +5,7 @@
 step       one forward pass          on 1 rank, on 1 rank with as many threads as all ranks have, with --ulysses
 branches   one pass of each branch   on 1 rank, on 1 rank with as many threads as two ranks have, with --cfg 2
 diffusers  one forward pass in F32   on 1 rank, on 1 rank with all threads, with its own Ulysses over gloo
+peak       multiply-adds in registers, on the cores of 1 rank and of all: how much faster these can be at all
 
 The ranks of every layout are started once (edgedit's under mpiexec), load the same random weights, and sleep while it
 is not their turn; layouts take turns, round by round. Ranks line up at a barrier, and a layout takes from when its
@@ -27,13 +28,16 @@ from typing import Any
 import numpy as np
 from crew import Crew
 from crews import diffusers_crew, edgedit_crew
-from layouts import Layout, comparisons, trios
+from layouts import PEAK, Layout, comparisons, groups, peaks
 from measurement import in_turn, median, milliseconds, relative_error, time_ratio
 from model_directory import describe, write_model, write_requests
+from peak import ROUNDS, compile_peak, compiler_of_c
 from race import SETTLE_S, say
 from record import save
 
 from edgedit.models.random_flux import SIZES
+
+PEAK_ROUNDS = 8 * ROUNDS  # as long as a step of the smaller models
 
 
 class Fleet:
@@ -44,6 +48,7 @@ class Fleet:
         self._folder = folder
         self._model = write_model(folder, arguments.model)
         self._requests = [str(path) for path in write_requests(folder, arguments.model, 2)]
+        self._peak = compile_peak(folder)
         self._crews: dict[Layout, Crew] = {}
         self._prepared: dict[Layout, dict[str, Any]] = {}
         self._told: dict[Layout, list[dict[str, Any]]] = {}
@@ -52,7 +57,10 @@ class Fleet:
         """Start the ranks of a layout and prepare its work."""
         arguments = self._arguments
         options: dict[str, Any] = {"requests": self._requests[: layout.branches]}
-        if layout.who == "edgedit":
+        if layout.who == PEAK:
+            crew = edgedit_crew(self._model, layout.ranks, layout.threads)
+            options = {"peak": str(self._peak), "rounds": PEAK_ROUNDS}
+        elif layout.who == "edgedit":
             crew = edgedit_crew(self._model, layout.ranks, layout.threads, layout.axis)
             options |= {"dtype": arguments.dtype, "kernels": arguments.kernels}
             options |= {"compute": arguments.quantised_compute, "ahead": True}
@@ -134,18 +142,19 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
-    groups = trios(arguments.ranks, arguments.threads, not arguments.no_diffusers)
-    layouts = [layout for trio in groups for layout in trio]
+    shared = arguments.ranks, arguments.threads
+    compared = [*groups(*shared, not arguments.no_diffusers), *([peaks(*shared)] if compiler_of_c() else [])]
+    layouts = [layout for group in compared for layout in group]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scaling-")))
         fleet = Fleet(arguments, folder)
         for layout in layouts:
             stack.enter_context(fleet.start(layout))
         fleet.run(arguments.rounds)
-        results = {layout: fleet.result(layout) for layout in layouts}
+        results = {layout: fleet.result(layout) for layout in layouts if layout.who != PEAK}
     rows = {layout.name: fleet.row(layout) for layout in layouts}
-    for one, *others in groups:
-        for layout in others:
+    for one, *others in compared:
+        for layout in results.keys() & set(others):
             error = relative_error(results[layout], results[one])
             rows[layout.name]["error_to_one_thread"] = float(f"{error:.3g}")
     measured = {
@@ -160,8 +169,8 @@ def main() -> None:
         "measured": rows,
         "time_ratio": {
             f"{own.name} / {base.name}": time_ratio(fleet.seconds(own), fleet.seconds(base))
-            for trio in groups
-            for own, base in comparisons(trio)
+            for group in compared
+            for own, base in comparisons(group)
         },
     }
     save(f"scaling-{arguments.model}-{arguments.dtype}", measured, arguments.output)

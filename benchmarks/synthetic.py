@@ -107,7 +107,9 @@ def write(path: Path, name: str, tensors: list[Tensor]) -> int:
             if path.suffix == ".gguf":
                 gguf_writer.write(file, layout, (tensor.pieces() for tensor in tensors))
             else:
-                safetensors_file.write(file, spans, (piece for tensor in tensors for piece in tensor.pieces()))
+                safetensors_file.write(
+                    file, spans, (piece for tensor in tensors for piece in tensor.pieces())
+                )
         assert part.stat().st_size == nbytes, f"{part.stat().st_size} bytes for {nbytes}"
         os.replace(part, path)
     finally:

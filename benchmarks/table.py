@@ -21,7 +21,9 @@ def tables(records: Mapping[str, Mapping[str, Any]]) -> str:
     """Markdown of all records by name: steps first, then layouts, then choices among them."""
     parts = [_denoise(record) for name, record in sorted(records.items()) if name.startswith("denoise")]
     parts += [_scaling(record) for name, record in sorted(records.items()) if name.startswith("scaling")]
-    parts += [_auto_layout(record) for name, record in sorted(records.items()) if name.startswith("auto-layout")]
+    parts += [
+        _auto_layout(record) for name, record in sorted(records.items()) if name.startswith("auto-layout")
+    ]
     return "\n\n".join(parts)
 
 
@@ -74,7 +76,9 @@ def _auto_layout(record: Mapping[str, Any]) -> str:
         times = (row["predicted_ms"][chosen], measured[chosen], measured[fastest])
         predicted, took, least = (f"{milliseconds:.1f}" for milliseconds in times)
         names = [f"`{flags}`" if flags.startswith("-") else flags for flags in (chosen, fastest)]
-        body.append([row["case"], str(row["ranks"]), names[0], predicted, took, names[1], least, str(len(measured))])
+        body.append(
+            [row["case"], str(row["ranks"]), names[0], predicted, took, names[1], least, str(len(measured))]
+        )
     return "\n".join([title, "", *_table(head, body)])
 
 

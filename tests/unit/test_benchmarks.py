@@ -11,7 +11,7 @@ import pytest
 from contenders import COMPILED, DEFAULT, baselines, options_of
 from crew import Crew, CrewError
 from crews import shares
-from layouts import comparisons, trios
+from layouts import comparisons, groups, peaks
 from measurement import in_turn, relative_error, step_flops, summary, takes_part, time_ratio
 from peak import Peak, compile_peak
 from race import Race, complaints
@@ -246,7 +246,7 @@ def test_results_that_are_no_rounding_are_complained_about():
 
 
 def test_layouts_are_compared_with_one_rank_and_with_as_many_threads():
-    step, branches, peer = trios(ranks=2, threads=3, with_diffusers=True)
+    step, branches, peer = groups(ranks=2, threads=3, with_diffusers=True)
     assert [layout.name for layout in step] == [
         "edgedit step 1x3",
         "edgedit step 1x6",
@@ -260,7 +260,13 @@ def test_layouts_are_compared_with_one_rank_and_with_as_many_threads():
     assert {layout.who for layout in peer} == {"diffusers"}
     one, threaded, shared = step
     assert comparisons(step) == [(shared, one), (threaded, one), (shared, threaded)]
-    assert len(trios(4, 1, with_diffusers=False)) == 2
+    assert len(groups(4, 1, with_diffusers=False)) == 2
+
+
+def test_the_peak_is_measured_on_the_cores_of_one_rank_and_of_all():
+    one, all_cores = peaks(ranks=2, threads=3)
+    assert (one.name, all_cores.name) == ("peak 1x3", "peak 1x6")
+    assert comparisons((one, all_cores)) == [(all_cores, one)]
 
 
 def test_ranks_keep_to_their_own_cores(monkeypatch):
@@ -317,7 +323,7 @@ def test_the_loop_at_the_peak_counts_its_operations(tmp_path):
     library = compile_peak(tmp_path)
     if library is None:
         pytest.skip("no C compiler")
-    one, three = Peak(library, rounds=1000), Peak(library, threads=3, rounds=2000)
+    one, three = Peak(library, rounds=1000), Peak(library, threads=3, rounds=6000)
     assert one.flops > 0 and one.flops % 1000 == 0
     assert three.flops == 6 * one.flops
     three()
