@@ -18,7 +18,7 @@ def adaptable(network: Module) -> dict[str, tuple[int, ...]]:
     return {
         name: parameter.shape
         for name, parameter in network.named_parameters()
-        if parameter.role in ("linear", "conv") and name.endswith(_WEIGHT)
+        if parameter.role in ("linear", "conv", "patch") and name.endswith(_WEIGHT)
     }
 
 

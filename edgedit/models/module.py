@@ -13,15 +13,16 @@ from edgedit.weights.sharding import Part
 if TYPE_CHECKING:
     from edgedit.weights.blocks import WeightBlock
 
-ROLES = ("linear", "conv", "embedding", "norm", "bias", "adapter")
+ROLES = ("linear", "conv", "embedding", "norm", "bias", "adapter", "patch")
 
 
 class Parameter:
     """A named tensor of a checkpoint: its shape, and its role, which decides the type it has in memory.
 
-    Of the roles only "linear" takes the compute type; the others stay f32. `tensor` is set when weights are loaded
-    (or, for planning, bound to shapes only). `shape` is that of the checkpoint; `part` says what this process holds
-    of it where several share it, None for all.
+    Of the roles only "linear" takes the compute type; the others stay f32. A "patch" is a convolution whose stride is
+    its kernel: a product of one row a patch, so in memory it is [out, in * kernel * kernel]. `tensor` is set when
+    weights are loaded (or, for planning, bound to shapes only). `shape` is that of the checkpoint; `part` says what
+    this process holds of it where several share it, None for all.
     """
 
     def __init__(self, shape: tuple[int, ...], role: str) -> None:

@@ -33,13 +33,12 @@ class PatchProjection(Module):
 
     def __init__(self, config: SD3Config) -> None:
         self.weight = Parameter(
-            (config.dim, config.in_channels, config.patch_size, config.patch_size), "conv"
+            (config.dim, config.in_channels, config.patch_size, config.patch_size), "patch"
         )
         self.bias = Parameter((config.dim,), "bias")
 
     def forward(self, b: GraphBuilder, patches: Tensor) -> Tensor:
-        weight = b.reshape(self.weight.on(b), (1, self.bias.shape[0], -1))
-        return b.add(b.matmul(patches, weight), self.bias.on(b))
+        return b.linear(patches, self.weight.on(b), self.bias.on(b))
 
 
 class PatchEmbedding(Module):

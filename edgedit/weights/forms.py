@@ -18,6 +18,8 @@ from edgedit.weights.convert import fitting_type
 if TYPE_CHECKING:
     from edgedit.models.module import Parameter
 
+_PRODUCTS = ("linear", "adapter", "patch")  # roles of weights that rows are multiplied by
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -32,15 +34,16 @@ class Form:
     def of(cls, parameter: Parameter, compute_dtype: str, kernels: str) -> Form:
         """Two-dimensional weights of linear layers take the compute type, or what `fitting_type` has for rows that do
         not fill its blocks, and are packed unless they are quantised; everything else is f32, and packed as well if it
-        is a factor of an adapter. Of a shared parameter it is the part of this rank that counts, and its type is the
-        same on every rank."""
+        is a factor of an adapter or multiplies patches. Of a shared parameter it is the part of this rank that counts,
+        and its type is the same on every rank."""
         part = parameter.part
         shape = part.shape(parameter.shape) if part else parameter.shape
-        if parameter.role not in ("linear", "adapter") or len(shape) != 2:
+        if parameter.role == "patch":
+            shape = (shape[0], math.prod(shape[1:]))
+        if parameter.role not in _PRODUCTS or len(shape) != 2:
             return cls(shape, "f32", math.prod(shape) * 4)
         cuts = part.cuts if part and part.axis == 1 else ()
-        is_adapter = parameter.role == "adapter"
-        dtype = "f32" if is_adapter else fitting_type(parameter.shape, compute_dtype, cuts)
+        dtype = fitting_type(parameter.shape, compute_dtype, cuts) if parameter.role == "linear" else "f32"
         if kernels == "ggml" or dtype not in PACKED_TYPES:
             return cls(shape, dtype, shape[0] * _ggml.row_nbytes(dtype, shape[1]))
         nbytes = _native.kernels.packed_nbytes(kernels, _ggml.TYPE_IDS[dtype], *shape)

@@ -1,9 +1,10 @@
-"""FLUX over ranks and threads gives the bits of one rank: with our kernels a token's result depends on no other row."""
+"""Ranks and threads give the bits of one rank: with our kernels a token's result depends on no other row."""
 
 import numpy as np
 import pytest
 from test_flux import models, request  # noqa: F401  (models is a fixture)
 from tiny import write_flux_pipeline
+from tiny_sd3 import write_sd3_pipeline
 
 from edgedit.kernels import Offer
 from edgedit.models.flux import FluxTransformer
@@ -88,28 +89,51 @@ def test_what_is_computed_for_all_steps_is_what_each_would_compute(models, case)
     np.testing.assert_array_equal(together, alone)
 
 
-@pytest.fixture(scope="module")
-def pipeline_directory(tmp_path_factory):
+def write_flux(directory):
     return write_flux_pipeline(
-        tmp_path_factory.mktemp("model") / "flux", heads=5, head_dim=32, axes=(8, 12, 12), guidance=True,
-        t5_length=13, num_layers=1, num_single_layers=2,
+        directory, heads=5, head_dim=32, axes=(8, 12, 12), guidance=True, t5_length=13, num_layers=1,
+        num_single_layers=2,
     )  # fmt: skip
+
+
+def write_sd3(directory):
+    return write_sd3_pipeline(directory, heads=5, head_dim=32, num_layers=2, dual=(0,), qk_norm="rms_norm")
+
+
+GUIDED = {write_flux: {"true_cfg_scale": 2.0}, write_sd3: {"guidance_scale": 2.0}}
+
+
+@pytest.fixture(scope="module", params=GUIDED, ids=["flux", "sd3"])
+def model(request, tmp_path_factory):
+    """The directory of a pipeline with five heads, and what lets it guide between two branches."""
+    write = request.param
+    return write(tmp_path_factory.mktemp("model") / "model"), GUIDED[write]
 
 
 @pytest.mark.parametrize(
     "degrees",
-    [{"ulysses_degree": 2}, {"ulysses_degree": 3}, {"cfg_degree": 2}, {"cfg_degree": 2, "ulysses_degree": 2}],
+    [
+        {"ulysses_degree": 2},
+        {"ulysses_degree": 3},
+        {"ulysses_degree": 4},
+        {"cfg_degree": 2},
+        {"cfg_degree": 2, "ulysses_degree": 2},
+        {"kv_gather_degree": 2},
+        {"kv_gather_degree": 2, "ulysses_degree": 2},
+        {"dp_degree": 2},
+    ],
     ids=str,
 )
-def test_pictures_are_those_of_one_rank(pipeline_directory, case, degrees):
+def test_pictures_are_those_of_one_rank(model, case, degrees):
     kernels, dtype, _ = case
+    directory, guided = model
 
     def draw(context):
         pipeline = Pipeline.from_pretrained(
-            pipeline_directory, dtype, threads=1 + context.world_size % 3, parallel=context
+            directory, dtype, threads=1 + context.world_size % 3, parallel=context
         )
-        call = {"num_inference_steps": 3, "true_cfg_scale": 2.0, "height": 20, "width": 28, "seed": 4}
-        result = pipeline(["a cat", "a red bird"], "ugly", **call)
+        call = {"num_inference_steps": 3, "height": 20, "width": 28, "seed": 4}
+        result = pipeline(["a cat", "a red bird"], "ugly", **call, **guided)
         return result.latents, [np.asarray(image) for image in result.images or []]
 
     ((expected, pictures),) = ParallelContext.local(1, draw, kernels=kernels)
