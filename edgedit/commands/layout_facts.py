@@ -22,3 +22,14 @@ def layout_facts(config: ParallelConfig) -> dict[str, Any]:
         "text_encoders": config.text_encoders,
         "weight_residency": config.weight_residency,
     }
+
+
+def transformer_only_notes(config: ParallelConfig, what: str) -> list[str]:
+    """Of a command that does `what` to the transformer alone: the options of other networks that it was given."""
+    given = {
+        "--vae-ranks": config.vae_degree > 1,
+        "--text-encoder-ranks": config.text_encoder_degree > 1,
+        "--text-encoders": config.text_encoders != "replicated",
+    }
+    flags = [flag for flag, is_given in given.items() if is_given]
+    return [f"no effect here, where only the transformer is {what}: {', '.join(flags)}"] if flags else []

@@ -27,6 +27,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err
 
 
+def test_options_of_other_networks_are_said_to_do_nothing(capsys):
+    words = ["--ulysses", "2", "--vae-ranks", "2", "--text-encoders", "first"]
+    (note,) = plan(capsys, *words)["notes"]
+    assert note == "no effect here, where only the transformer is planned: --vae-ranks, --text-encoders"
+
+
 def test_flux_dev_on_eight_ranks(capsys):
     wire = ("--wire-dtype", "f32")
     report = plan(capsys, "--model", "flux-dev", *LAYOUT, "--true-cfg-scale", "4", "--dtype", "bf16", *wire)
@@ -156,7 +162,7 @@ def test_spare_cfg_ranks_are_named(capsys):
         (["--width", "100"], "must be a multiple of 16"),
         (["--rank", "1"], "--rank 1 is outside the world of 1"),
         (["--plot", "plan.jpg"], "must end in .svg"),
-        (["--steps", "0"], "num_inference_steps is 0"),
+        (["--steps", "0"], "--steps is 0"),
     ],
 )
 def test_bad_input_is_refused_with_its_values(capsys, words, message):
