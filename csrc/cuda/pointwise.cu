@@ -95,7 +95,11 @@ __global__ void reduce_parts(void* to, const void* parts, int num_parts, std::in
         Pack<1> total = load<1>(parts, type, i);
         for (int part = 1; part < num_parts; ++part) {
             const float value = load<1>(parts, type, part * count + i).values[0], before = total.values[0];
-            total.values[0] = op == 0 ? before + value : op == 1 ? fmaxf(before, value) : fminf(before, value);
+            if (op == 0) {
+                total.values[0] = before + value;
+            } else if (!isnan(before)) { // a NaN stays, which fmaxf and fminf would drop
+                total.values[0] = isnan(value) ? value : op == 1 ? fmaxf(before, value) : fminf(before, value);
+            }
         }
         store<1>(to, type, i, total);
     }

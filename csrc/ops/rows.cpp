@@ -23,7 +23,7 @@ int usable_rows(const Rows* versions[2]) {
     int count = 0;
     versions[count++] = &portable_rows;
 #if defined(__x86_64__)
-    if (has("avx2") && has("fma") && has("f16c")) versions[count++] = &avx2_rows;
+    if (has("avx2") && has("f16c")) versions[count++] = &avx2_rows;
 #endif
     return count;
 }

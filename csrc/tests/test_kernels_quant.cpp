@@ -285,6 +285,24 @@ void check_extremes(const Kernels& kernels, const Format& format) {
                 product(layer, quantised(layer.x), layer.weight), 1e-6);
 }
 
+/// A block whose scale is not a number, with every sign and payload, makes its column not a number and no other.
+void check_damaged_scales(const Kernels& kernels, const Format& format) {
+    for (const std::uint8_t high : {0x7e, 0x7f, 0xfe, 0xff}) {
+        Layer layer(format, 2, kernels.panel + 3, 512, 8);
+        const Index damaged = kernels.panel + 1;
+        const auto at = static_cast<std::size_t>(damaged * layer.row_nbytes() + format.halves.front());
+        layer.blocks[at] = 0xff;
+        layer.blocks[at + 1] = high;
+        for (const Compute compute : {Compute::bf16, Compute::int8}) {
+            const auto got = result(kernels, layer, compute);
+            for (std::size_t i = 0; i < got.size(); ++i)
+                CHECK(std::isnan(got[i]) == (static_cast<Index>(i) % layer.columns == damaged),
+                      "%s %s: element %zu with scale 0x%xff is %g", kernels.name, format.name, i, high,
+                      static_cast<double>(got[i]));
+        }
+    }
+}
+
 /// A row's result does not depend on the rows around it, on the threads, or on how its inputs are held.
 void check_same_bits(const Kernels& kernels, const Format& format, Compute compute) {
     const Index rows = 15, columns = kernels.panel * 2 + 9, inner = 1280;
@@ -367,6 +385,7 @@ void check_format(const Kernels& kernels, const Format& format) {
     for (const DType type : {DType::f16, DType::bf16}) check_halves(kernels, format, type);
     if (&format == &kOther) return;
     check_extremes(kernels, format);
+    check_damaged_scales(kernels, format);
     check_odd_activations(kernels, format);
 }
 

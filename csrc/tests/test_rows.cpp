@@ -106,6 +106,28 @@ void check_arithmetic(const Rows& rows, std::size_t count) {
     }
 }
 
+/// What all versions compute of rows of one length, one after another.
+std::vector<float> results(const Rows& rows, std::size_t count) {
+    const auto n = static_cast<std::int64_t>(count);
+    const auto x = random_floats(count, 4), w = random_floats(count, 5), z = random_floats(count, 6);
+    auto normed = x, modulated = x, gated = x, rotated = x;
+    rows.rms_norm(normed.data(), w.data(), n, 1e-6f);
+    rows.modulate(modulated.data(), x.data(), w.data(), z.data(), n, 1e-6f);
+    rows.gated_residual(gated.data(), x.data(), w.data(), z.data(), n);
+    if (count % 2 == 0) rows.rotate(rotated.data(), w.data(), n);
+    std::vector<float> all;
+    for (const auto& part : {normed, modulated, gated, rotated}) all.insert(all.end(), part.begin(), part.end());
+    return all;
+}
+
+/// Ranks on unlike processors take unlike versions.
+void check_same_bits(const Rows& rows, std::size_t count) {
+    const auto got = results(rows, count), expected = results(portable_rows, count);
+    for (std::size_t i = 0; i < got.size(); ++i)
+        CHECK(std::memcmp(&got[i], &expected[i], sizeof(float)) == 0, "%s: %zu elements: number %zu is %a, not %a",
+              rows.name, count, i, static_cast<double>(got[i]), static_cast<double>(expected[i]));
+}
+
 /// Streaming or not, aligned or not, every length: the same bytes, and none beyond.
 void check_moves(const Rows& rows) {
     const std::vector<DType> types = {DType::f32, DType::f16, DType::bf16};
@@ -140,7 +162,10 @@ int main() {
     for (int version = 0; version < count; ++version) {
         check_conversions(*versions[version], DType::f16, 5);
         check_conversions(*versions[version], DType::bf16, 8);
-        for (const std::size_t length : {1, 2, 15, 16, 40, 128, 3072}) check_arithmetic(*versions[version], length);
+        for (const std::size_t length : {1, 2, 15, 16, 40, 128, 3072}) {
+            check_arithmetic(*versions[version], length);
+            check_same_bits(*versions[version], length);
+        }
         check_moves(*versions[version]);
         std::printf("%s rows are right\n", versions[version]->name);
     }

@@ -27,6 +27,7 @@ Code MpiTransport::start(Exchange& exchange, const Watch&) {
     for (int shift = size() - 1; shift > 0; --shift) {
         if (!post(exchange, peer_after(shift), false)) return Code::transport;
     }
+    exchange.num_receives = exchange.requests.size();
     for (int shift = 1; shift < size(); ++shift) {
         if (!post(exchange, peer_after(shift), true)) return Code::transport;
     }
@@ -40,7 +41,7 @@ bool MpiTransport::post(Exchange& exchange, int peer, bool sending) {
     for (std::int64_t begin = 0; begin < nbytes; begin += kPieceNbytes) {
         const int count = static_cast<int>(std::min(kPieceNbytes, nbytes - begin));
         std::int64_t& request = exchange.requests.emplace_back(0);
-        exchange.request_peers.push_back(sending ? -1 : peer);
+        exchange.request_peers.push_back(peer);
         const int code =
             sending ? library_.isend(exchange.send + block.send_offset + begin, count, library_.byte_type, peer, tag_,
                                      comm_, &request)
@@ -61,10 +62,8 @@ Code MpiTransport::wait(Exchange& exchange, const Watch& watch) {
 
 Code MpiTransport::wait_for_requests(Exchange& exchange, const Watch& watch) {
     for (std::size_t i = 0; i < exchange.requests.size(); ++i) {
-        // A send is over when its receiver takes it; which peer that is matters to nobody's message.
-        const int peer = exchange.request_peers[i];
         const Code code = wait_for(
-            watch, world_ranks_[static_cast<std::size_t>(peer < 0 ? rank_ : peer)],
+            watch, world_ranks_[static_cast<std::size_t>(exchange.request_peers[i])],
             [&] { return is_done(exchange.requests[i]) || failed_; }, Naps());
         if (failed_) return Code::transport;
         if (code != Code::ok) return code;
@@ -79,7 +78,9 @@ void MpiTransport::progress(Exchange& exchange) {
 std::vector<int> MpiTransport::missing(const Exchange& exchange) const {
     std::vector<int> peers;
     for (std::size_t i = 0; i < exchange.requests.size(); ++i) {
-        if (exchange.requests[i] != kOver && exchange.request_peers[i] >= 0) peers.push_back(exchange.request_peers[i]);
+        // A rank that has not taken a block is told of only where none is missing: its own may be what it waits for.
+        if (i == exchange.num_receives && !peers.empty()) break;
+        if (exchange.requests[i] != kOver) peers.push_back(exchange.request_peers[i]);
     }
     std::sort(peers.begin(), peers.end());
     peers.erase(std::unique(peers.begin(), peers.end()), peers.end());

@@ -1,5 +1,6 @@
 #include "transport/reduce.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -64,17 +65,22 @@ Value combine(Reduce reduce, Value a, Value b) {
     return (reduce == Reduce::max ? a >= b : a <= b) ? a : b;
 }
 
+constexpr std::int64_t kRun = 1024; // elements whose totals stay in the nearest cache
+
 /// `load` and `store` turn what is in memory into what is computed with.
 template <typename Stored, typename Load, typename Store>
 void reduce_as(const Reduction& how, const std::byte* parts, std::byte* result, const Load& load, const Store& store) {
     const Stored* values = reinterpret_cast<const Stored*>(parts);
     Stored* target = reinterpret_cast<Stored*>(result);
-    for (std::int64_t i = 0; i < how.count; ++i) {
-        auto total = load(values[i]);
+    decltype(load(values[0])) totals[kRun];
+    for (std::int64_t begin = 0; begin < how.count; begin += kRun) {
+        const std::int64_t count = std::min(kRun, how.count - begin);
+        for (std::int64_t i = 0; i < count; ++i) totals[i] = load(values[begin + i]);
         for (int rank = 1; rank < how.ranks; ++rank) {
-            total = combine(how.reduce, total, load(values[rank * how.count + i]));
+            const Stored* part = values + rank * how.count + begin;
+            for (std::int64_t i = 0; i < count; ++i) totals[i] = combine(how.reduce, totals[i], load(part[i]));
         }
-        target[i] = store(total);
+        for (std::int64_t i = 0; i < count; ++i) target[begin + i] = store(totals[i]);
     }
 }
 

@@ -39,6 +39,11 @@ Segment Segment::create(std::size_t nbytes, bool named) {
     if (ftruncate(descriptor, static_cast<off_t>(nbytes)) != 0) {
         refuse("sizing a shared segment to " + std::to_string(nbytes) + " bytes");
     }
+    // A file system that is too small for the segment would only say so by a signal, when its memory is first written.
+    if (const int error = named ? posix_fallocate(descriptor, 0, static_cast<off_t>(nbytes)) : 0; error != 0) {
+        errno = error;
+        refuse("reserving " + std::to_string(nbytes) + " bytes of /dev/shm");
+    }
     void* address = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (address == MAP_FAILED) refuse("mapping a shared segment of " + std::to_string(nbytes) + " bytes");
     segment.data_ = static_cast<std::byte*>(address);

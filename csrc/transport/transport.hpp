@@ -35,7 +35,8 @@ struct Exchange {
     bool acquired = false;
     std::uint32_t sequence = 0;          ///< uses of the slot up to this one
     std::vector<std::int64_t> requests;  ///< of MPI
-    std::vector<int> request_peers;
+    std::vector<int> request_peers;      ///< receives first
+    std::size_t num_receives = 0;
 
     /// Spent waiting until peers sent something or took it, summed over all uses.
     Clock::duration waited{};
@@ -58,7 +59,7 @@ class Transport {
     virtual void release(Exchange&) {}
     /// Move along what is under way.
     virtual void progress(Exchange&) {}
-    /// Positions in the group of the ranks whose blocks are not here yet.
+    /// Positions in the group of the ranks whose blocks are not here yet; if all are, of those that took none of this one.
     virtual std::vector<int> missing(const Exchange&) const { return {}; }
     /// Where the block for `peer` may be written by its producer, between `acquire` and `start`; null if nowhere.
     virtual std::byte* target(const Exchange&, int /*peer*/) const { return nullptr; }

@@ -2,6 +2,9 @@
 // floating point and in int8.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "kernels/impl/quant_blocks.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/micro.hpp"
@@ -32,6 +35,12 @@ template <typename Bytes> EDGEDIT_SIMD void store_bytes(std::int8_t* to, Bytes b
     std::memcpy(to, &bytes, sizeof bytes);
 }
 
+/// Of a damaged block it is the NaN without payload, which stays one when it is rounded to bf16.
+inline float scale_of(F16 stored) {
+    const float scale = widen(stored);
+    return std::isnan(scale) ? std::numeric_limits<float>::quiet_NaN() : scale;
+}
+
 inline void set_part(Quants& quants, Index part, Index column, float scale, float minimum) {
     quants.scales[2 * part][column] = quants.scales[2 * part + 1][column] = scale;
     quants.minima[part][column] = minimum;
@@ -43,16 +52,16 @@ inline void decode(const BlockQ4_0& block, Quants& quants, Index part, Index col
     const auto nibbles = load_bytes<Bytes16>(block.nibbles);
     store_bytes(values, (nibbles & 15) - 8);
     store_bytes(values + 16, (nibbles >> 4) - 8);
-    set_part(quants, part, column, widen(block.scale), 0.0f);
+    set_part(quants, part, column, scale_of(block.scale), 0.0f);
 }
 
 inline void decode(const BlockQ8_0& block, Quants& quants, Index part, Index column) {
     store_bytes(quants.values[column] + 32 * part, load_bytes<Bytes32>(block.quants));
-    set_part(quants, part, column, widen(block.scale), 0.0f);
+    set_part(quants, part, column, scale_of(block.scale), 0.0f);
 }
 
 template <typename Block> inline void decode_part_scales(const Block& block, Quants& quants, Index column) {
-    const float scale = widen(block.scale), minimum = widen(block.minimum);
+    const float scale = scale_of(block.scale), minimum = scale_of(block.minimum);
     std::uint8_t scales[8], minima[8];
     unpack_six_bits(block.part_scales, scales, minima);
     for (Index part = 0; part < 8; ++part)
@@ -96,7 +105,7 @@ inline void decode(const BlockQ6K& block, Quants& quants, Index, Index column) {
         store_bytes(values + 64, ((first >> 4) | ((high >> 4) & 3) << 4) - 32);
         store_bytes(values + 96, ((second >> 4) | (high >> 6) << 4) - 32);
     }
-    const float scale = widen(block.scale);
+    const float scale = scale_of(block.scale);
     for (Index part = 0; part < 16; ++part)
         quants.scales[part][column] = scale * static_cast<float>(block.part_scales[part]);
     for (Index part = 0; part < 8; ++part) quants.minima[part][column] = 0.0f;
