@@ -69,8 +69,14 @@ class ParallelContext:
             self._monitor = Monitor(self.rank, self.world_size)
         if self._joined is None:
             self.config = replace(self.config, kernels=kernels.chosen(self.config.kernels))
-        for axis in (WORLD, *AXES, *self.mesh.overlays, WEIGHTS):
-            self._groups[axis] = self._make_group(axis)
+        try:
+            for axis in (WORLD, *AXES, *self.mesh.overlays, WEIGHTS):
+                self._groups[axis] = self._make_group(axis)
+        except BaseException as error:
+            # Ranks of other groups may be making the next one, and would wait for this rank.
+            self._monitor.failed(EdgeditError(self._monitor.describe(None, in_words(error))))
+            self._let_go()
+            raise
 
     @classmethod
     def local(cls, world_size: int, fn: Callable[[ParallelContext], Result], **options: Any) -> list[Result]:

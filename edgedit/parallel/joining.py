@@ -8,7 +8,7 @@ from typing import Any
 import edgedit
 from edgedit import kernels
 from edgedit.config import DEVICE_BACKENDS, ParallelConfig
-from edgedit.errors import CollectiveError, EdgeditError
+from edgedit.errors import CollectiveError, EdgeditError, in_words
 from edgedit.parallel import ending
 from edgedit.parallel.backends import mpi
 from edgedit.parallel.liveness import PeerMonitor
@@ -41,7 +41,16 @@ class Joined:
 
         self._config = config
         self._is_auto = config.backend == "auto"  # then groups on one host share memory even where not all ranks do
-        self.backend = self._chosen(config)
+        try:
+            self.backend = self._chosen(config)
+        except EdgeditError as error:  # all ranks have found the same
+            self.monitor.failed(error, recoverable=True)
+            self.let_go()
+            raise
+        except BaseException as error:
+            self.monitor.failed(EdgeditError(self.monitor.describe(None, in_words(error))))
+            self.let_go()
+            raise
 
     def make_group(self, axis: str, ranks: Sequence[int]) -> ProcessGroup:
         if self.backend in DEVICE_BACKENDS:

@@ -35,6 +35,19 @@ def test_kernels_that_a_rank_cannot_run_are_refused_naming_it() -> None:
     assert "rank 1: kernels 'avx2': this processor cannot run them; legal here: portable, ggml" in result.stderr
 
 
+def test_a_backend_that_is_refused_ends_all_ranks_with_the_reason() -> None:
+    result = mpirun(2, PROGRAM, "no shared memory")
+    assert result.returncode != 0
+    assert "backend shm: the ranks cannot share memory: it is full" in result.stderr
+    assert "AttributeError" not in result.stderr
+
+
+def test_a_rank_that_cannot_make_a_group_ends_all_others() -> None:
+    result = mpirun(2, PROGRAM, "no group")
+    assert result.returncode != 0
+    assert "no memory for a group" in result.stderr
+
+
 def test_a_launch_in_which_a_rank_does_not_start_mpi_ends() -> None:
     result = mpirun(2, PROGRAM, "absent")
     assert result.returncode != 0

@@ -6,7 +6,8 @@ import sys
 import time
 
 from edgedit import ParallelConfig, ParallelContext, kernels
-from edgedit.parallel import joining
+from edgedit.errors import EdgeditError
+from edgedit.parallel import joining, shared_memory
 from edgedit.parallel.backends.mpi import import_mpi
 
 how = sys.argv[1]
@@ -29,6 +30,24 @@ if how.startswith("kernels"):
     options["kernels"] = "auto" if how == "kernels of the slowest" else "avx2"
     with ParallelContext(ParallelConfig.from_env(**options)) as context:
         print(f"kernels {context.config.kernels}", flush=True)  # one write: ranks share the pipe
+elif how == "no shared memory":
+
+    def refuse(*_):
+        raise EdgeditError("the ranks cannot share memory: it is full")
+
+    shared_memory.share = refuse
+    ParallelContext(ParallelConfig.from_env(backend="shm", **options))
+elif how == "no group":
+    # the rank that cannot make its group of one axis leaves the others in the middle of making theirs
+    make = ParallelContext._make_group
+
+    def make_or_fail(context, axis):
+        if last and axis == "cfg":
+            raise MemoryError("no memory for a group")
+        return make(context, axis)
+
+    ParallelContext._make_group = make_or_fail
+    ParallelContext(ParallelConfig.from_env(cfg_degree=2, timeout_s=30.0))
 elif how == "many":
     for _ in range(20):
         ParallelContext(ParallelConfig.from_env(**options)).close()
