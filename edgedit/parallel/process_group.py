@@ -317,7 +317,7 @@ class ProcessGroup(ABC):
 
 
 def _bytes_buffer(memory: bytearray, count: int) -> Buffer:
-    import ctypes
+    import numpy
 
-    owner: Any = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
-    return Buffer(ctypes.addressof(owner), count, "u8", owner=owner)
+    owner = numpy.frombuffer(memory, numpy.uint8)  # arrays of ctypes would make a type for each length
+    return Buffer(owner.ctypes.data, count, "u8", owner=owner)

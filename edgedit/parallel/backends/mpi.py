@@ -15,6 +15,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from edgedit import dtypes
@@ -130,13 +131,8 @@ class MpiGroup(ProcessGroup):
         from edgedit import _native
 
         mpi = self._mpi
-        library = ctypes.CDLL(mpi.__file__)
-        functions = [
-            ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-            for name in ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Error_string")
-        ]
         byte_type, comm = (ctypes.c_ssize_t(mpi._handleof(x)).value for x in (mpi.BYTE, self._comm))
-        return _native.mpi_transport(self.rank, self.ranks, functions, byte_type, comm, _NATIVE_TAG)
+        return _native.mpi_transport(self.rank, self.ranks, _functions(mpi.__file__), byte_type, comm, _NATIVE_TAG)
 
     def _gather_records(self, call: Call, record: bytes) -> list[bytes]:
         gathered = bytearray(len(record) * self.size)
@@ -252,3 +248,11 @@ def abort(status: int) -> None:
     sys.stderr.flush()
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
+
+
+@cache
+def _functions(library: str) -> list[int]:
+    """Addresses of the functions that native code calls."""
+    loaded = ctypes.CDLL(library)
+    names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Error_string")
+    return [ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0 for name in names]

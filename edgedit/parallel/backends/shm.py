@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from edgedit import _native, dtypes
 from edgedit.parallel.backends.mpi import MpiGroup
@@ -57,13 +58,13 @@ class ShmGroup(MpiGroup):
         if self._records is None:
             return super()._gather_records(call, record)
         nbytes = len(record)
-        gathered = ctypes.create_string_buffer(nbytes * self.size)
-        sent = ctypes.create_string_buffer(record, nbytes)
+        gathered = np.empty((self.size, nbytes), np.uint8)
+        sent = np.frombuffer(record, np.uint8)
         blocks = [(0, nbytes, peer * nbytes, nbytes) for peer in range(self.size)]
         self._post(
-            call, self._records, ctypes.addressof(sent), ctypes.addressof(gathered), blocks, (sent, gathered)
+            call, self._records, sent.ctypes.data, gathered.ctypes.data, blocks, (sent, gathered)
         ).wait()
-        return [gathered.raw[peer * nbytes : (peer + 1) * nbytes] for peer in range(self.size)]
+        return [row.tobytes() for row in gathered]
 
     def _move(
         self, call: Call, send: Buffer, recv: Buffer, send_counts: Sequence[int], send_offsets: Sequence[int],
