@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 from typing import Any, NamedTuple
 
 from edgedit import _native
 from edgedit.errors import GgmlError
 from edgedit.graph._ggml import lib
 from edgedit.graph.builder import GraphBuilder
+from edgedit.graph.custom_nodes import parameters
 from edgedit.graph.schedule import Schedule
 
-# How ggml keeps a custom operator in the parameters of its node: function, number of tasks, user data.
-_CUSTOM_PARAMETERS = struct.Struct("Pi4xP")
 OPERATORS = (
     "pack",
     "receive",
@@ -43,8 +41,7 @@ class Custom(NamedTuple):
         """None for a stock node."""
         if pointer.contents.op != lib.GGML_OP_CUSTOM:
             return None
-        parameters = bytes(memoryview(pointer.contents.op_params).cast("B")[: _CUSTOM_PARAMETERS.size])
-        function, _, userdata = _CUSTOM_PARAMETERS.unpack(parameters)
+        function, _, userdata = parameters(pointer)
         return cls(function or 0, userdata or 0)
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from edgedit import _native
-from edgedit.graph._ggml import lib
 from edgedit.graph.arena import Arena
 from edgedit.graph.backend import CpuBackend
 from edgedit.graph.builder import GraphBuilder
 from edgedit.graph.collective import Collective
+from edgedit.graph.custom_nodes import parameters, patch
 from edgedit.graph.exchanges import Exchange, exchanges_of, releases
 from edgedit.graph.profile import NodeByNode, add_exchange, add_segment
 from edgedit.graph.runner import Runner
@@ -26,10 +24,6 @@ from edgedit.parallel.timeline import Timeline, clock
 from edgedit.parallel.times import RunTimes
 
 _ELEMENTS = ("f32", "f16", "bf16", "i32")  # `Element` of csrc/transport/reduce.hpp
-
-
-# How ggml keeps a custom operator in the parameters of its node: function, number of tasks, user data.
-_CUSTOM_PARAMETERS = struct.Struct("Pi4xP")
 
 
 class InGraphRunner(Runner):
@@ -95,8 +89,8 @@ class InGraphRunner(Runner):
             else:
                 program.add_collective(whole)
             node = program.node(index)
-            _patch(self._builder.pointers[collective.start], _native.collective_start, node)
-            _patch(self._builder.pointers[collective.wait], _native.collective_wait, node)
+            patch(self._builder.pointers[collective.start], _native.collective_start, node)
+            patch(self._builder.pointers[collective.wait], _native.collective_wait, node)
         for index, nodes in self._producers.items():
             self._redirect(index, nodes)
         for index, at_wait, read in releases(self._schedule, self._exchanges):
@@ -175,9 +169,9 @@ class InGraphRunner(Runner):
         for spec in self._builder.pack_specs[collective.send]:
             spec.set_targets(targets)
         for node in nodes:
-            function, tasks, userdata = _parameters(self._builder.pointers[node])
+            function, tasks, userdata = parameters(self._builder.pointers[node])
             producer = self._program.producer(index, function, userdata)
-            _patch(self._builder.pointers[node], _native.collective_producer, producer, tasks)
+            patch(self._builder.pointers[node], _native.collective_producer, producer, tasks)
 
     def _collective(self, exchange: Exchange) -> Collective:
         return self._schedule.collectives[exchange.collective]
@@ -208,19 +202,3 @@ class InGraphRunner(Runner):
 def _call(collective: Collective) -> Call:
     count = sum(collective.recv_counts) if collective.global_count is None else collective.global_count
     return Call(collective.kind, 0, collective.dtype, count, label=collective.name, group=collective.axis)
-
-
-def _parameters(tensor: Any) -> tuple[int, int, int]:
-    """Function, number of tasks and user data of a custom node."""
-    memory = ctypes.string_at(_parameters_address(tensor), _CUSTOM_PARAMETERS.size)
-    return _CUSTOM_PARAMETERS.unpack(memory)
-
-
-def _patch(tensor: Any, function: int, userdata: int, tasks: int = 1) -> None:
-    """Let a custom node call `function` from now on."""
-    parameters = _CUSTOM_PARAMETERS.pack(function, tasks, userdata)
-    ctypes.memmove(_parameters_address(tensor), parameters, len(parameters))
-
-
-def _parameters_address(tensor: Any) -> int:
-    return ctypes.addressof(tensor.contents) + lib.ggml_tensor.op_params.offset

@@ -83,7 +83,6 @@ class Operator:
     name: str
     cpu: int
     supports: Callable[..., str | None]
-    cuda: int | None = None
     needs_kernels: bool = False
 
 

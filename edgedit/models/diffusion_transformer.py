@@ -220,18 +220,19 @@ class DiffusionTransformer(Model):
         assert isinstance(network, DiffusionNetwork), f"{cls.__name__} builds {type(network).__name__}"
         network.name_scopes()
         b = cls.new_builder(parallel, compute_dtype)
-        with outline(network, compute_dtype, b.kernels) as weight_nbytes:
-            build(b, network)
-            description = GraphDescription(
-                name=b.name,
-                nodes=tuple(b.nodes),
-                collectives=tuple(b.collectives),
-                outputs=tuple(t.node for t in b.outputs.values() if t.node is not None),
-                input_nbytes=b.leaf_nbytes,
-                weight_nbytes=weight_nbytes,
-                supports_guidance=config.guidance_embeds,
-                fusion_reasons=b.fusion_reasons,
-                notes=sharing_notes(network, compute_dtype),
-            )
+        try:
+            with outline(network, compute_dtype, b.kernels) as weight_nbytes:
+                build(b, network)
+                return GraphDescription(
+                    name=b.name,
+                    nodes=tuple(b.nodes),
+                    collectives=tuple(b.collectives),
+                    outputs=tuple(t.node for t in b.outputs.values() if t.node is not None),
+                    input_nbytes=b.leaf_nbytes,
+                    weight_nbytes=weight_nbytes,
+                    supports_guidance=config.guidance_embeds,
+                    fusion_reasons=b.fusion_reasons,
+                    notes=sharing_notes(network, compute_dtype),
+                )
+        finally:
             b.release()
-        return description

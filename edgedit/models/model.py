@@ -193,11 +193,15 @@ class Model:
     def executor(self, key: Hashable, build: Callable[[GraphBuilder], None], degree: int = 1) -> Executor:
         """The compiled graph for `key`."""
         if key not in self._executors:
+            builder = self.new_builder(self.context.config, self.compute_dtype, self.quantised_compute)
+            try:
+                build(builder)
+            except BaseException:
+                builder.release()
+                raise
             if len(self._executors) >= MAX_COMPILED_GRAPHS:
                 _, oldest = self._executors.popitem(last=False)
                 oldest.close()
-            builder = self.new_builder(self.context.config, self.compute_dtype, self.quantised_compute)
-            build(builder)
             self._executors[key] = self._make_executor(builder, self.backend, self.context, degree=degree)
         self._executors.move_to_end(key)
         return self._executors[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from edgedit.graph.ops.collectives import CollectiveOps
 from edgedit.graph.registry import Exchange
 from edgedit.graph.tensor import Tensor
 
-# ggml takes nine sources a node: two streams of q, k, v and a rope table are eight, and one more is the buffer.
-_STREAMS_PER_NODE = 2
+# ggml takes nine sources a node, one of them the buffer: two streams of q, k, v and a rope table are eight.
+_MAX_SOURCES, _MAX_STREAMS = 8, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,9 @@ class ExchangeOps(CollectiveOps):
         count = max(1, exchange.sequence_rows * exchange.elements_per_row)
         buffer: Tensor | None = None
         specs = []
-        for first in range(0, len(streams), _STREAMS_PER_NODE):
-            part = slice(first, first + _STREAMS_PER_NODE)
+        for part in _parts(exchange, len(streams)):
             spec = _spec(exchange, True, preparation)
-            spec.limit(first, len(streams[part]), 0, exchange.planes)
+            spec.limit(part.start, len(streams[part]), 0, exchange.planes)
             sources = _sources(streams[part], preparation.tables[part] if preparation else ())
             flops = _flops(preparation, sum(stream[0].count for stream in streams[part]))
             buffer = self._fused("pack", sources, (count,), exchange.buffer_dtype, spec, flops, into=buffer)
@@ -72,10 +71,9 @@ class ExchangeOps(CollectiveOps):
         require(exchange.ranks == 1, "pack_planes", "only one rank holds all heads", *streams[0])
         shape = (exchange.planes * exchange.batch, exchange.heads, sum(exchange.tokens), exchange.head_dim)
         planes: Tensor | None = None
-        for first in range(0, len(streams), _STREAMS_PER_NODE):
-            part = slice(first, first + _STREAMS_PER_NODE)
+        for part in _parts(exchange, len(streams)):
             spec = _spec(exchange, True, preparation)
-            spec.limit(first, len(streams[part]), 0, exchange.planes)
+            spec.limit(part.start, len(streams[part]), 0, exchange.planes)
             spec.pack_planes()
             sources = _sources(streams[part], preparation.tables[part] if preparation else ())
             flops = _flops(preparation, sum(stream[0].count for stream in streams[part]))
@@ -131,6 +129,12 @@ class ExchangeOps(CollectiveOps):
             outputs.append(part if batch == 1 else self.reshape(part, (batch, tokens, channels)))
             begin += batch * tokens
         return outputs
+
+
+def _parts(exchange: Exchange, num_streams: int) -> Iterator[slice]:
+    """The streams of each node: planes and a table of each are its sources."""
+    together = min(_MAX_STREAMS, _MAX_SOURCES // (exchange.planes + 1))
+    return (slice(first, first + together) for first in range(0, num_streams, together))
 
 
 def _spec(exchange: Exchange, to_heads: bool, preparation: Preparation | None = None) -> Any:
