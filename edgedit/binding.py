@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -80,8 +81,10 @@ def bind(mode: str, local_rank: int, local_world_size: int, threads: int | None 
         mode, local_rank, local_world_size, host.machine(), threads=threads, launcher_bound=bound
     )
     if binding.cpus:
+        os.sched_setaffinity(0, binding.cpus)  # this thread and those that it will start
         for thread in _threads():
-            os.sched_setaffinity(thread, binding.cpus)
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(thread, binding.cpus)
     return binding
 
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
-from pathlib import Path
 
-from edgedit import topology
-
-_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
-_CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
-_CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+from edgedit import cgroup, topology
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its CPU affinity, capped by the cgroup's quota; at least 1."""
+    """Cores that this process may use: its CPU affinity, capped by the quota of its control groups; at least 1."""
     cores = len(_affinity(0)) or os.cpu_count() or 1
-    quota = _cgroup_cores()
+    quota = cgroup.num_cores()
     return max(1, cores if quota is None else min(cores, int(quota)))
 
 
@@ -29,13 +24,13 @@ def default_threads(local_world_size: int) -> int:
     own = machine().num_cores
     if not bound_by_launcher():
         return max(1, own // local_world_size)
-    shared = topology.read(_affinity(os.getppid()), _cgroup_cores()).num_cores
+    shared = topology.read(_affinity(os.getppid()), cgroup.num_cores()).num_cores
     return min(own, max(1, shared // local_world_size))
 
 
 def machine() -> topology.Machine:
     """What this process may use of its host."""
-    return topology.read(_affinity(0) or range(os.cpu_count() or 1), _cgroup_cores())
+    return topology.read(_affinity(0) or range(os.cpu_count() or 1), cgroup.num_cores())
 
 
 def bound_by_launcher() -> bool:
@@ -45,18 +40,13 @@ def bound_by_launcher() -> bool:
 
 
 def memory_nbytes() -> int | None:
-    """Memory of this host, capped by the cgroup's limit; None where the system does not tell."""
+    """Memory of this host, capped by the limit of its control groups; None where the system does not tell."""
     try:
         whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
-    limits = []
-    for path in _CGROUP_MEMORY:
-        try:
-            limits.append(int(path.read_text()))
-        except (OSError, ValueError):  # not there, or "max"
-            continue
-    return min([whole, *limits])
+    limit = cgroup.memory_nbytes()
+    return whole if limit is None else min(whole, limit)
 
 
 def rest_waiting_threads(env: MutableMapping[str, str]) -> None:
@@ -74,15 +64,3 @@ def _affinity(pid: int) -> set[int]:
         return os.sched_getaffinity(pid)
     except (AttributeError, OSError):
         return set()
-
-
-def _cgroup_cores() -> float | None:
-    try:
-        if _CGROUP_V2.exists():
-            quota, period = _CGROUP_V2.read_text().split()
-        else:
-            quota = (_CGROUP_V1 / "cpu.cfs_quota_us").read_text().strip()
-            period = (_CGROUP_V1 / "cpu.cfs_period_us").read_text().strip()
-        return None if quota in ("max", "-1") else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None

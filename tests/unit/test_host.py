@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from edgedit import host, topology
+from edgedit import cgroup, host, topology
 
 
 @pytest.fixture
@@ -14,13 +14,18 @@ def machine(monkeypatch, tmp_path):
     def make(own, launcher=None, quota="max 100000", siblings=()):
         affinity = {0: set(range(own)), os.getppid(): set(range(launcher or own))}
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: affinity[pid], raising=False)
-        (tmp_path / "cpu.max").write_text(quota)
+        group = tmp_path / "slice" / "job"
+        group.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup").write_text("0::/slice/job\n")
+        for folder, text in ((group, "max 100000"), (group.parent, quota)):
+            (folder / "cpu.max").write_text(text)
         for pair in siblings:
             for number in pair:
                 folder = tmp_path / f"system/cpu/cpu{number}/topology"
                 folder.mkdir(parents=True)
                 (folder / "thread_siblings_list").write_text(",".join(map(str, pair)))
-        monkeypatch.setattr(host, "_CGROUP_V2", tmp_path / "cpu.max")
+        monkeypatch.setattr(cgroup, "_ROOT", tmp_path)
+        monkeypatch.setattr(cgroup, "_MEMBERSHIP", tmp_path / "cgroup")
         monkeypatch.setattr(topology, "_SYSTEM", tmp_path / "system")
 
     return make

@@ -14,7 +14,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # A part may import those left of it, and itself.
 LAYERS = [
-    "errors", "launcher", "dtypes", "topology", "host", "binding", "kernels", "degrees", "config",
+    "errors", "launcher", "dtypes", "topology", "cgroup", "host", "binding", "kernels", "degrees", "config",
     "parallel", "graph", "sequence", "models", "pipelines", "cli",
 ]  # fmt: skip
 # What a part of the row may import besides, and the parts that stand beside the row.
