@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgedit import host, launcher
@@ -14,22 +15,21 @@ from edgedit.tuning.machine import Machine
 from edgedit.tuning.search import Prediction
 
 if TYPE_CHECKING:
-    from edgedit.pipelines.request import Request
+    from edgedit.pipelines.image_options import ImageOptions
+    from edgedit.pipelines.request import Limits, Request
 
 # Of the parallel arguments those that ranks need to meet at all.
 _MEETING = ("backend", "comm", "ops", "kernels")
 
 
-def choose(args: argparse.Namespace, request: Request) -> list[str]:
+def choose(args: argparse.Namespace, request: Request, image: ImageOptions, limits: Limits) -> list[str]:
     """Set the degrees of a command line to those of the fastest layout; returns notes on the choice.
 
-    All ranks call it together and get the same. Raises ValueError where nothing was measured, or where ``--auto`` is
-    given beside degrees.
+    All ranks call it together and get the same. Raises ValueError where nothing was measured, where ``--auto`` is
+    given beside degrees, or for a picture that cannot be read: its size may decide the work.
     """
     layouts.check_auto(args)
     launch = launcher.detect(os.environ)
-    if launch.world_size == 1:
-        return _alone(args, request)
     words = {word: getattr(args, word) for word in _MEETING}
     config = ParallelConfig.from_env(dp_degree=launch.world_size, timeout_s=args.timeout, **words)
 
@@ -37,10 +37,11 @@ def choose(args: argparse.Namespace, request: Request) -> list[str]:
 
     with ParallelContext(config) as context:
         context.note(phase="choosing a layout")
-        told: dict[str, Any] = {}
-        if context.rank == 0:
+        request, problem = image.added_to(request, limits, context)
+        told: dict[str, Any] = {"problem": problem}
+        if problem is None and context.rank == 0:
             try:
-                told = _of_launch(args, request, launch)
+                told = _of_launch(args, request, launch) if launch.world_size > 1 else _alone(args, request)
             except ValueError as error:
                 told = {"problem": str(error)}
         told = context.broadcast_object(told)
@@ -57,7 +58,7 @@ def _of_launch(args: argparse.Namespace, request: Request, launch: launcher.Laun
     measured = layouts.measured_here(args)
 
     def machine_for(ranks: int) -> Machine:
-        return measured(launch.local_world_size if ranks > 1 else 1)
+        return replace(measured(launch.local_world_size if ranks > 1 else 1), is_filled=True)
 
     work = layouts.work_of(args, find_subject(args.model or str(args.transformer)), request)
     found, notes = layouts.ranked(work, machine_for, [launch.world_size, 1])
@@ -82,21 +83,21 @@ def _said(filling: list[Prediction], alone: Prediction) -> str:
     return said
 
 
-def _alone(args: argparse.Namespace, request: Request) -> list[str]:
-    """One rank is launched: notes on how long it takes, and on what more ranks would do."""
+def _alone(args: argparse.Namespace, request: Request) -> dict[str, Any]:
+    """One rank is launched: no degrees, and notes on how long it takes and on what more ranks would do."""
     machine_for = layouts.measured_here(args)
     work = layouts.work_of(args, find_subject(args.model or str(args.transformer)), request)
     (own,), notes = layouts.ranked(work, machine_for, [1])
+    took = layouts.seconds(own.step.total)
+    said = f"--auto: one rank, predicted {took} a step"
     try:
-        found, more = layouts.ranked(work, machine_for, range(1, host.machine().num_cores + 1))
+        found, notes = layouts.ranked(work, machine_for, range(1, host.machine().num_cores + 1))
     except ValueError as error:  # alone it was measured, with others it was not
-        return [f"--auto: one rank, predicted {layouts.seconds(own.step.total)} a step", str(error), *notes]
+        return {"degrees": dict(own.degrees), "notes": [said, str(error), *notes]}
     best = found[0]
     if best.world_size == 1:
-        return [f"--auto: {layouts.verdict(best, found[1:])}", *more]
-    took = layouts.seconds(own.step.total)
-    return [
-        f"--auto: one rank, predicted {took} a step; {layouts.seconds(best.step.total)} with "
-        f"mpirun -n {best.world_size} edgedit generate ... {best.flags}",
-        *more,
-    ]
+        said = f"--auto: {layouts.verdict(best, found[1:])}"
+    else:
+        faster = layouts.seconds(best.step.total)
+        said += f"; {faster} with mpirun -n {best.world_size} edgedit generate ... {best.flags}"
+    return {"degrees": dict(own.degrees), "notes": [said, *notes]}

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     prompts = [*(args.prompt or ()), *(_prompts_of(args.prompts_file) if args.prompts_file else ())]
     if not prompts:
-        raise ValueError("no prompt; give one with -p TEXT")
+        raise ValueError("no prompt; give one with -p TEXT or --prompts-file FILE")
 
     args.model = model_of(args)
     settings = read_settings(args.model, part_files(args))
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     notes = []
     if args.auto:
         args.dtype = settings.main_dtype(args.weights_as)
-        notes = auto_layout.choose(args, request)
+        notes = auto_layout.choose(args, request, image, settings.limits)
     options, chosen = parallel_options(args, settings.num_heads)
     config = ParallelConfig.from_env(**options)
     settings.check_parallel(config)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edgedit.pipelines.request import Request
 
 _WORDS = ("ops", "kernels", "wire_dtype")
+_MEASURED = ("backend", "comm", "ops", "threads")
 
 
 def add_auto_argument(parser: argparse.ArgumentParser, what: str) -> None:
@@ -32,12 +33,12 @@ def check_auto(args: argparse.Namespace) -> None:
 
 
 def work_of(args: argparse.Namespace, subject: Subject, request: Request) -> Work:
-    multiple = subject.limits.multiple
     return Work(
         network=subject.network,
         config=subject.config,
         batch=request.batch,
-        image_tokens=(request.height // multiple) * (request.width // multiple),
+        image_tokens=request.tokens_read(subject.limits),
+        drawn_tokens=subject.limits.image_tokens(request.height, request.width),
         text_tokens=subject.fixed_text_tokens + request.max_sequence_length,
         branches=len(request.branches),
         dtype=args.dtype,
@@ -50,7 +51,12 @@ def work_of(args: argparse.Namespace, subject: Subject, request: Request) -> Wor
 
 def measured_here(args: argparse.Namespace) -> Callable[[int], Machine]:
     """The machine for a number of ranks on this host. What it returns raises ValueError where nothing was measured."""
-    return Measurements(kernels.chosen(args.kernels)).machine_for
+    return Measurements(kernels.chosen(args.kernels), options=measured_options(args)).machine_for
+
+
+def measured_options(args: argparse.Namespace) -> dict[str, str]:
+    """Options of a command line on which measurements depend."""
+    return {word: str(getattr(args, word)) for word in _MEASURED if getattr(args, word, None) not in (None, "auto")}
 
 
 def ranked(

@@ -8,6 +8,9 @@ from typing import Any
 from edgedit import binding, config, kernels
 from edgedit.degrees import sequence_degrees
 
+# Ranks that are threads of one process are not started by a launcher.
+LAUNCHED_BACKENDS = tuple(backend for backend in config.BACKENDS if backend != "local")
+
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     """What a rank takes of its host."""
@@ -49,7 +52,7 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
         help="rows of the decoded pictures over the first N of the ranks",
     )
     group.add_argument("--sp", type=int, metavar="N", help="tokens over N ranks, the way chosen for you")
-    group.add_argument("--backend", default="auto", help=f"how ranks talk: {', '.join(config.BACKENDS)}")
+    group.add_argument("--backend", default="auto", help=f"how ranks talk: {', '.join(LAUNCHED_BACKENDS)}")
     group.add_argument("--comm", default="auto", help=f"who runs collectives: {', '.join(config.COMMS)}")
     group.add_argument("--ops", default="auto", help=f"nodes that move layouts: {', '.join(config.OPS)}")
     group.add_argument(
@@ -77,14 +80,15 @@ def add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
         "--text-encoders",
         default="replicated",
         metavar="WHERE",
-        help="on every rank, replicated, or only on the first, which sends what it made (default: %(default)s)",
+        help="replicated: every rank has them; first: only the first rank, which sends what it made "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--timeout",
         type=float,
         default=60.0,
         metavar="S",
-        help="seconds of silence after which a rank is lost",
+        help="seconds of silence after which a rank is taken for lost (default: %(default)g)",
     )
 
 

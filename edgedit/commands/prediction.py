@@ -90,7 +90,7 @@ def _of_flags(args: argparse.Namespace, work: Work, cluster: Cluster) -> tuple[l
     parallel = ParallelConfig.for_plan(**options)
     work.network.check_parallel(work.config, parallel)
     topology = Topology(Mesh(parallel), cluster.machine)
-    if topology.num_nodes > cluster.nodes:
+    if not topology.fits:
         raise ValueError(
             f"{parallel.world_size} ranks take {topology.num_nodes} nodes with {topology.capacity} on each; "
             f"the cluster has {cluster.nodes} of {cluster.machine.ranks_per_node} devices"

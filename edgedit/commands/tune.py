@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from edgedit import config, kernels, launcher
-from edgedit.commands.options import add_host_arguments, bind_rank
+from edgedit.commands.layouts import measured_options
+from edgedit.commands.options import LAUNCHED_BACKENDS, add_host_arguments, bind_rank
 from edgedit.commands.request_arguments import DTYPES
 from edgedit.config import ParallelConfig
 from edgedit.graph.page import table
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from edgedit.tuning.machine import Machine
 
 _WORDS = {
-    "backend": ("how ranks talk", config.BACKENDS),
+    "backend": ("how ranks talk", LAUNCHED_BACKENDS),
     "comm": ("who runs collectives", config.COMMS),
     "ops": ("nodes that move layouts", config.OPS),
     "kernels": ("who multiplies on the CPU", kernels.CHOICES),
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"edgedit: measuring {what}", file=sys.stderr, flush=True)
 
         measured = measure_machine(context, args.dtype, args.threads, EFFORTS[args.effort], note)
-        kept = Measurements(context.config.kernels)
+        kept = Measurements(context.config.kernels, options=measured_options(args))
         if parallel.local_rank == 0:
             kept.add(parallel.local_world_size, measured)
         if context.rank == 0:

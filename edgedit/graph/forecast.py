@@ -55,6 +55,30 @@ class RankForecast:
         return sum(self.graph.nodes[index].nbytes for index in self.graph.outputs)
 
 
+def prediction_exchange(
+    graph: GraphDescription,
+    own_tokens: tuple[int, int],
+    branches: int,
+    size: int,
+    place: int = 0,
+    active: int | None = None,
+) -> Collective | None:
+    """The exchange of guidance predictions that ends a step, as one of `size` cfg ranks sees it; None without one.
+
+    own_tokens  of the image tokens that the graph puts out, those of what is drawn, and all
+    active      predictions there are, the first of the branches; all by default
+    """
+    if size == 1 or branches == 1:
+        return None
+    own, every = own_tokens
+    count = sum(prod(graph.nodes[index].shape) for index in graph.outputs) * own // every
+    active = branches if active is None else active
+    held = (branches_of(other, branches, size) for other in range(size))
+    counts = tuple(count * sum(branch < active for branch in of_place) for of_place in held)
+    sent = (counts[place],) * size
+    return Collective("all_gather", "prediction", "cfg", PREDICTION_DTYPE, -1, -1, -1, sent, counts, place)
+
+
 @dataclass(frozen=True)
 class Skipping:
     """The third guidance branch: the graph of each world rank without some blocks, and the steps in which it runs."""
@@ -124,19 +148,8 @@ class Forecast:
 
     def _guidance(self, rank: int, branches: int) -> Collective | None:
         """The exchange of the first so many predictions, as a rank sees it; it is outside the graph."""
-        size = self.mesh.degrees["cfg"]
-        if size == 1 or self.branches == 1:
-            return None
-        graph = self.ranks[rank].graph
-        own, every = self.own_tokens
-        count = sum(prod(graph.nodes[index].shape) for index in graph.outputs) * own // every
-        held = (branches_of(place, self.branches, size) for place in range(size))
-        counts = tuple(count * sum(branch < branches for branch in of_place) for of_place in held)
-        place = self.mesh.coords(rank)["cfg"]
-        sent = (counts[place],) * size
-        return Collective(
-            "all_gather", "prediction", "cfg", PREDICTION_DTYPE, -1, -1, -1, sent, counts, place
-        )
+        size, place = self.mesh.degrees["cfg"], self.mesh.coords(rank)["cfg"]
+        return prediction_exchange(self.ranks[rank].graph, self.own_tokens, self.branches, size, place, branches)
 
     @cached_property
     def guidance(self) -> Collective | None:

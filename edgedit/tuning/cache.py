@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import edgedit
 from edgedit.tuning import machine
@@ -25,21 +26,28 @@ def directory(env: Mapping[str, str] | None = None) -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "edgedit"
 
 
-def identity(kernels: str) -> dict[str, str]:
+def identity(kernels: str, options: Mapping[str, str]) -> dict[str, str]:
     """What measurements hold for."""
     return {
         "host": platform.node(),
         "processor": _processor(),
         "kernels": kernels,
         "version": edgedit.__version__,
+        **options,
     }
 
 
 class Measurements:
-    """The machines measured on this host, by the number of ranks that computed on it at once."""
+    """The machines measured on this host, by the number of ranks that computed on it at once.
 
-    def __init__(self, kernels: str, folder: Path | None = None) -> None:
-        self.identity = identity(kernels)
+    options  of `edgedit tune` that were given and change what is measured, such as {"backend": "mpi"}
+    """
+
+    def __init__(
+        self, kernels: str, folder: Path | None = None, options: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.identity = identity(kernels, options)
+        self._options = options
         key = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
         self.path = (folder or directory()) / f"machine-{key}.json"
 
@@ -52,11 +60,15 @@ class Measurements:
             return {}
 
     def add(self, ranks: int, measured: Machine) -> None:
-        """Keep a machine; types of weights that were measured before and not now are kept too."""
+        """Keep a machine; types of weights and links that were measured before and not now are kept too."""
         machines = self.read()
         before = machines.get(ranks)
         if before is not None:
-            measured = replace(measured, rates={**before.rates, **measured.rates})
+            measured = replace(
+                measured,
+                rates={**before.rates, **measured.rates},
+                links={**before.links, **measured.links},
+            )
         machines[ranks] = measured
         values = {
             "of": self.identity,
@@ -80,10 +92,10 @@ class Measurements:
         """
         machines = self.read()
         if not machines:
-            raise ValueError(f"this host was not measured yet; run: {_command(1)}")
+            raise ValueError(f"this host was not measured yet; run: {self._command(1)}")
         linked = [n for n in machines if machines[n].links]
         if ranks > 1 and not linked:
-            raise ValueError(f"the links between ranks were not measured yet; run: {_command(ranks)}")
+            raise ValueError(f"the links between ranks were not measured yet; run: {self._command(ranks)}")
         nearest = min(machines, key=lambda n: (abs(n - ranks), -n))
         found = machines[nearest]
         if ranks > 1 and not found.links:
@@ -95,9 +107,10 @@ class Measurements:
         memory = None if found.memory_nbytes is None else int(found.memory_nbytes * share)
         return replace(found, rates=rates, ranks_per_node=ranks, memory_nbytes=memory)
 
-
-def _command(ranks: int) -> str:
-    return "edgedit tune" if ranks == 1 else f"mpirun -n {ranks} edgedit tune"
+    def _command(self, ranks: int) -> str:
+        launched = [] if ranks == 1 else ["mpirun", "-n", str(ranks)]
+        options = [word for name, value in self._options.items() for word in (f"--{name}", value)]
+        return " ".join([*launched, "edgedit", "tune", *options])
 
 
 def _scaled(rates: Rates, share: float) -> Rates:

@@ -27,6 +27,7 @@ Prefixes are decimal but for GiB.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ _MICRO, _MILLI, _GIGA, _TERA, _GIB = 1e-6, 1e-3, 1e9, 1e12, 2**30
 
 @dataclass(frozen=True)
 class Cluster:
-    """A machine with so many nodes.
+    """A machine with a number of nodes.
 
     kernels  family whose nodes the graphs of its ranks are made of
     """
@@ -83,7 +84,7 @@ class _Table:
     def number(self, key: str, default: float | None = None, *, lowest: float = 0.0) -> float:
         """A number above `lowest`, or equal to it where there is a default."""
         value = self.values.pop(key, default)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not is_number or value < lowest or (default is None and value == lowest):
             bound = f"{'above' if default is None else 'of at least'} {lowest:g}"
             raise ValueError(f"{self.where}: {key} is {value!r}; it must be a number {bound}")
@@ -133,6 +134,7 @@ def _cluster(table: _Table) -> Cluster:
         links={place: {ANY: _link(links.table(place), is_shared=place == INTER)} for place in places},
         ranks_per_node=per_node,
         memory_nbytes=int(device.number("memory_gib") * _GIB),
+        num_nodes=nodes,
     )
     device.end()
     links.values = {key: value for key, value in links.values.items() if key not in (INTRA, INTER)}

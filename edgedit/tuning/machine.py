@@ -24,7 +24,8 @@ class Curve:
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.points]
-        if not sizes or sizes != sorted(set(sizes)) or min(min(pair) for pair in self.points) <= 0:
+        numbers = [number for pair in self.points for number in pair]
+        if not sizes or sizes != sorted(set(sizes)) or not all(0 < number < math.inf for number in numbers):
             raise ValueError(f"a curve needs ascending sizes and rates above 0, got {list(self.points)}")
 
     @classmethod
@@ -85,6 +86,9 @@ class Machine:
     ranks_per_node ranks that one node takes
     memory_nbytes  of each rank; None where it is not known
     comm           who runs the collectives, see `ParallelConfig`
+    num_nodes      nodes that there are; None for any number
+    is_filled      True where a launcher has put `ranks_per_node` ranks on each node; False where a node takes whole
+                   groups of tp x ulysses ranks, and may have places left
     """
 
     name: str
@@ -93,6 +97,8 @@ class Machine:
     ranks_per_node: int = 1
     memory_nbytes: int | None = None
     comm: str = "in-graph"
+    num_nodes: int | None = None
+    is_filled: bool = False
 
     def rates_for(self, dtype: str) -> tuple[Rates, str]:
         """The rates of a type, and the type that they were given for: another one where this is not known."""
@@ -105,7 +111,10 @@ class Machine:
         found = links.get(kind) or links.get(ANY) or next(iter(links.values()), None)
         if found is None:
             between = "ranks of one node" if place == INTRA else "nodes"
-            raise ValueError(f"nothing is known of {self.name}'s links between {between}")
+            raise ValueError(
+                f"nothing is known of {self.name}'s links between {between}; edgedit tune, under mpirun with several "
+                "ranks on each of them, measures what is there"
+            )
         return found
 
 

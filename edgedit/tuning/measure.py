@@ -72,47 +72,70 @@ def measure_rates(
         transformer = transformer_of(config, dtype, threads, context)
         try:
             sizes = [
-                _measure(transformer, side, text_tokens, effort.repeats, line_up)
+                _Size(transformer, side, text_tokens, line_up)
                 for side, text_tokens in zip(effort.sides, effort.text_tokens, strict=True)
             ]
+            # Sizes take turns, so that a slow moment of the machine is a small part of what is known of each.
+            for _ in range(effort.repeats):
+                for size in sizes:
+                    size.take_turn()
         finally:
             transformer.close()
-    return rates_of(sizes)
+    return rates_of([size.timed for size in sizes])
 
 
-def _measure(
-    transformer: FluxTransformer, side: int, text_tokens: int, repeats: int, line_up: Callable[[], None]
-) -> TimedSize:
-    from edgedit.models.random_flux import request_of
+class _Size:
+    """Runs of one size: of the graph as a whole, and of its nodes one by one."""
 
-    context = transformer.context
-    request = request_of(transformer.config, side, side, text_tokens)
-    steps, pooled = request.pop("timestep")[None], request.pop("pooled_projections")
-    inputs = {**request, "modulations": transformer.modulations(steps, pooled)[0]}
+    def __init__(
+        self, transformer: FluxTransformer, side: int, text_tokens: int, line_up: Callable[[], None]
+    ) -> None:
+        from edgedit.models.random_flux import request_of
 
-    def run() -> None:
-        line_up()
-        transformer.velocity(**inputs)
+        request = request_of(transformer.config, side, side, text_tokens)
+        steps, pooled = request.pop("timestep")[None], request.pop("pooled_projections")
+        self._inputs = {**request, "modulations": transformer.modulations(steps, pooled)[0]}
+        self._transformer = transformer
+        self._line_up = line_up
+        self._compute_s: list[float] = []
+        self._wall_s: list[float] = []
+        self._profiles: list[list[TimedNode]] = []
+        # What the first run of either kind prepares is not of every run.
+        self._run()
+        self._profile()
 
-    run()
-    compute, wall = [], []
-    for _ in range(repeats):
-        line_up()
+    def take_turn(self) -> None:
+        compute_s, wall_s = self._run()
+        self._compute_s.append(compute_s)
+        self._wall_s.append(wall_s)
+        self._profiles.append(self._profile())
+
+    @property
+    def timed(self) -> TimedSize:
+        """Medians of all turns."""
+        nodes = [
+            replace(together[0], seconds=statistics.median(node.seconds for node in together))
+            for together in zip(*self._profiles, strict=True)
+        ]
+        return TimedSize(nodes, statistics.median(self._compute_s), statistics.median(self._wall_s))
+
+    def _run(self) -> tuple[float, float]:
+        """Seconds of computing, and in all."""
+        context = self._transformer.context
+        self._line_up()
         before, began = replace(context.times), time.perf_counter()
-        transformer.velocity(**inputs)
-        wall.append(time.perf_counter() - began)
-        compute.append(context.times.since(before).compute_s)
-    profiles = []
-    for _ in range(repeats + 1):  # the first one makes the views of the nodes
+        self._transformer.velocity(**self._inputs)
+        return context.times.since(before).compute_s, time.perf_counter() - began
+
+    def _profile(self) -> list[TimedNode]:
+        context = self._transformer.context
         timeline = context.timeline = Timeline()
-        run()
-        profiles.append(_nodes_of(timeline))
-    context.timeline = None
-    nodes = [
-        replace(together[0], seconds=statistics.median(node.seconds for node in together))
-        for together in zip(*profiles[1:], strict=True)
-    ]
-    return TimedSize(nodes, statistics.median(compute), statistics.median(wall))
+        try:
+            self._line_up()
+            self._transformer.velocity(**self._inputs)
+        finally:
+            context.timeline = None
+        return _nodes_of(timeline)
 
 
 def _nodes_of(timeline: Timeline) -> list[TimedNode]:

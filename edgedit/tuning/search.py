@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgedit.config import AXES, ParallelConfig
-from edgedit.graph.collective import Collective
-from edgedit.graph.forecast import PREDICTION_DTYPE, RankForecast
+from edgedit.degrees import flags
+from edgedit.graph.forecast import RankForecast, prediction_exchange
 from edgedit.parallel.mesh import Mesh
 from edgedit.parallel.split import array_split
 from edgedit.tuning.cost_model import Seconds, Transfer, pass_seconds, passes_per_step
@@ -29,16 +29,19 @@ MUCH_SLOWER = 1.5
 class Work:
     """What a request asks of the transformer in each step.
 
-    batch        pictures
-    text_tokens  of one picture, all of them
-    branches     guidance branches
-    options      the fields of `ParallelConfig` that are no degrees
+    batch         pictures
+    image_tokens  of one picture, all that are read
+    drawn_tokens  of those the ones that are drawn; the others are of a picture that is looked at
+    text_tokens   of one picture, all of them
+    branches      guidance branches
+    options       the fields of `ParallelConfig` that are no degrees
     """
 
     network: type[DiffusionTransformer]
     config: Any
     batch: int
     image_tokens: int
+    drawn_tokens: int
     text_tokens: int
     branches: int
     dtype: str
@@ -72,13 +75,7 @@ class Prediction:
     @property
     def flags(self) -> str:
         """As on the command line; "one rank" for a layout without any."""
-        return flags_of(self.degrees) or "one rank"
-
-
-def flags_of(degrees: Mapping[str, int]) -> str:
-    """Degrees above 1 as on the command line, slowest axis first."""
-    used = [(axis, degrees[axis]) for axis in reversed(AXES) if degrees.get(axis, 1) > 1]
-    return " ".join(f"--{axis.replace('_', '-')} {degree}" for axis, degree in used)
+        return flags(self.degrees) or "one rank"
 
 
 def legal_layouts(work: Work, world_size: int) -> Iterator[dict[str, int]]:
@@ -142,13 +139,16 @@ class CostModel:
         self._known: dict[tuple[int, ...], list[tuple[int, RankForecast]]] = {}
 
     def ranked(self, world_size: int) -> list[Prediction]:
-        """Predictions of all legal layouts of so many ranks: those that fit into memory first, then by time.
+        """Predictions of all legal layouts of so many ranks on the nodes that there are: those that fit into memory
+        first, then by time.
 
         Of more than MANY_RANKS those are predicted first in which the fewest ranks share a pass. Once the best one in
         which more ranks do is much slower than the best of all, no more are looked at.
         """
         by_sharing: dict[int, list[dict[str, int]]] = {}
         for degrees in legal_layouts(self.work, world_size):
+            if not Topology(Mesh(degrees), self.machine).fits:
+                continue
             by_sharing.setdefault(world_size // (degrees["cfg"] * degrees["dp"]), []).append(degrees)
         found: list[Prediction] = []
         for sharing in sorted(by_sharing):
@@ -179,13 +179,9 @@ class CostModel:
 
     def _guidance(self, degrees: Mapping[str, int], topology: Topology, forecast: RankForecast) -> Transfer:
         """The exchange of the predictions that ends a step."""
-        size = degrees.get("cfg", 1)
-        if size == 1 or self.work.branches == 1:
-            return Transfer(0.0, 0.0, "")
-        counts = (sum(math.prod(forecast.graph.nodes[i].shape) for i in forecast.graph.outputs),) * size
-        return topology.transfer(
-            Collective("all_gather", "prediction", "cfg", PREDICTION_DTYPE, -1, -1, -1, counts, counts, 0)
-        )
+        drawn = (self.work.drawn_tokens, self.work.image_tokens)
+        exchange = prediction_exchange(forecast.graph, drawn, self.work.branches, degrees.get("cfg", 1))
+        return topology.transfer(exchange) if exchange else Transfer(0.0, 0.0, "")
 
     def _forecasts(self, degrees: Mapping[str, int]) -> list[tuple[int, RankForecast]]:
         """Of rank 0, whose share is the largest along every axis: a weighted sum of shallow networks."""

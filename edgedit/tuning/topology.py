@@ -30,7 +30,7 @@ class Topology:
     """The ranks of a mesh on the nodes of a machine, in order: neighbours of the fast axes, tp and ulysses, first.
 
     A node takes whole groups of tp x ulysses ranks where they fit on one, so that ring or kv_gather, cfg and dp are
-    what crosses nodes.
+    what crosses nodes; unless the machine's nodes are filled already.
     """
 
     def __init__(self, mesh: Mesh, machine: Machine) -> None:
@@ -38,13 +38,19 @@ class Topology:
         self.machine = machine
         together = mesh.degrees["tp"] * mesh.degrees["ulysses"]
         slots = machine.ranks_per_node
-        self.capacity = slots // together * together or slots  # ranks that a node gets
+        whole = 0 if machine.is_filled else slots // together * together
+        self.capacity = whole or slots  # ranks that a node gets
         self._spreads = {axis: self._spread_of(axis) for axis in (*AXES, WEIGHTS)}
 
     @property
     def num_nodes(self) -> int:
         """Nodes that are needed."""
         return -(-self.mesh.world_size // self.capacity)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the machine has as many nodes."""
+        return self.machine.num_nodes is None or self.num_nodes <= self.machine.num_nodes
 
     def node_of(self, rank: int) -> int:
         return rank // self.capacity

@@ -12,13 +12,15 @@ import pytest
 from edgedit import kernels
 from edgedit.cli import main
 from edgedit.config import AXES, ParallelConfig
+from edgedit.degrees import flags
+from edgedit.graph.forecast import prediction_exchange
 from edgedit.models import shallow
 from edgedit.models.diffusion_transformer import SUPPORTED_AXES
 from edgedit.models.flux import FluxConfig, FluxTransformer
 from edgedit.models.sd3 import SD3Config, SD3Transformer
 from edgedit.tuning.cache import Measurements
 from edgedit.tuning.machine import ANY, INTER, INTRA, Curve, Link, Machine, Rates
-from edgedit.tuning.search import CostModel, Work, flags_of, legal_layouts
+from edgedit.tuning.search import CostModel, Work, legal_layouts
 
 FLUX = FluxConfig(
     num_layers=3, num_single_layers=4, num_attention_heads=3, attention_head_dim=16, axes_dims_rope=(4, 6, 6),
@@ -59,7 +61,7 @@ FAST, SLOW = Link(1e-7, 1e12), Link(1.0, 1e6)
 
 
 def work(network=FluxTransformer, config=FLUX, *, batch=1, branches=1) -> Work:
-    return Work(network, config, batch, 40, 9, branches, "f32", {"kernels": "ggml"})
+    return Work(network, config, batch, 40, 40, 9, branches, "f32", {"kernels": "ggml"})
 
 
 @pytest.mark.parametrize(("network", "config"), [(FluxTransformer, FLUX), (SD3Transformer, SD3)])
@@ -162,8 +164,8 @@ def test_layouts_that_do_not_fit_come_last():
 
 
 def test_flags_are_those_of_the_command_line():
-    assert flags_of({"ulysses": 2, "cfg": 2, "kv_gather": 3, "tp": 1}) == "--cfg 2 --kv-gather 3 --ulysses 2"
-    assert flags_of({}) == ""
+    assert flags({"ulysses": 2, "cfg": 2, "kv_gather": 3, "tp": 1}) == "--cfg 2 --kv-gather 3 --ulysses 2"
+    assert flags({}) == ""
 
 
 @pytest.fixture
@@ -247,6 +249,28 @@ def test_more_ranks_than_devices_are_refused(tmp_path, capsys):
     assert "12 ranks take 3 nodes with 4 on each; the cluster has 2 of 4 devices" in capsys.readouterr().err
     assert main(["plan", *cluster(tmp_path), "--auto", "--ranks", "9"]) == 2
     assert "legal: with --auto, 1 to 8" in capsys.readouterr().err
+
+
+def test_layouts_that_need_more_nodes_are_not_chosen(tmp_path, capsys):
+    """Of six devices of a node four Ulysses ranks leave two free, and so need a third node."""
+    words = cluster(tmp_path)
+    (tmp_path / "cluster.toml").write_text(CLUSTER.format(nodes=2).replace("node = 4", "node = 6"))
+    report = json.loads(plan(capsys, *words, "--auto", "--ranks", "12", "--json"))
+    found = [layout["flags"] for layout in report["layouts"]]
+    assert "--ring 2 --ulysses 6" in found and "--ring 4 --ulysses 3" in found
+    assert "--ring 3 --ulysses 4" not in found
+
+
+def test_the_guidance_exchange_is_that_of_the_plan():
+    """Three branches on two ranks: the first sends two predictions, of what is drawn alone."""
+    asked = replace(work(branches=3), image_tokens=80)
+    model = CostModel(asked, machine(FAST, 2))
+    degrees = {**dict.fromkeys(AXES, 1), "cfg": 2}
+    ((_, forecast), *_) = model._forecasts(degrees)
+    exchange = prediction_exchange(forecast.graph, (asked.drawn_tokens, asked.image_tokens), 3, 2)
+    channels = sum(math.prod(forecast.graph.nodes[i].shape) for i in forecast.graph.outputs) // asked.batch // 80
+    assert exchange.bytes_sent == 4 * 2 * asked.batch * 40 * channels
+    assert exchange.recv_counts == tuple(asked.batch * 40 * channels * held for held in (2, 1))
 
 
 def test_thousands_of_ranks(tmp_path, capsys):

@@ -62,6 +62,10 @@ def test_a_cluster_is_read_in_its_units(tmp_path):
         ("nodes = 2", "nodes = 0", "nodes is 0; it must be a number above 0"),
         ("nodes = 2", "nodes = 2.5", "nodes is 2.5; it must be a whole number"),
         ("nodes = 2", "nodes = 'many'", "nodes is 'many'"),
+        ("nodes = 2", "nodes = nan", "nodes is nan; it must be a number above 0"),
+        ("memory_gib = 2", "memory_gib = inf", "memory_gib is inf; it must be a number above 0"),
+        ("gb_per_s = 150", "gb_per_s = nan", "gb_per_s is nan"),
+        ("bf16 = 400", "bf16 = inf", "bf16 is inf"),
         ("nodes = 2", "node = 2", "nodes is None"),
         ("nodes = 2", "nodes = ", "is not TOML"),
         ("portable", "fast", "kernels is 'fast'; legal: onednn, avx512, avx2, portable, ggml"),
@@ -85,10 +89,11 @@ def test_a_file_that_is_not_there(tmp_path):
         read_cluster(tmp_path / "none.toml")
 
 
-def topology(per_node: int, **degrees: int) -> Topology:
+def topology(per_node: int, *, num_nodes=None, is_filled=False, **degrees: int) -> Topology:
     links = {INTRA: {ANY: Link(1.0, 10.0, 0.0)}, INTER: {ANY: Link(5.0, 8.0, 1.0, is_shared=True)}}
     rates = Rates(Curve.flat(1.0), Curve.flat(1.0), 1.0)
-    return Topology(Mesh(degrees), Machine("m", {"f32": rates}, links, per_node))
+    nodes = Machine("m", {"f32": rates}, links, per_node, num_nodes=num_nodes, is_filled=is_filled)
+    return Topology(Mesh(degrees), nodes)
 
 
 def test_ulysses_stays_inside_nodes_and_ring_crosses_them():
@@ -101,6 +106,18 @@ def test_ulysses_stays_inside_nodes_and_ring_crosses_them():
     assert (three.place_of("ulysses"), three.num_nodes) == (INTRA, 2)
     # six do not fit on a node
     assert topology(4, ulysses=6).place_of("ulysses") == INTER
+
+
+def test_a_launcher_leaves_no_place_of_a_node_free():
+    filled = topology(6, is_filled=True, ulysses=4, ring=3)
+    assert [filled.node_of(rank) for rank in range(12)] == [0] * 6 + [1] * 6
+    assert filled.place_of("ulysses") == INTER
+
+
+def test_more_nodes_than_there_are_do_not_fit():
+    assert topology(6, num_nodes=2, ulysses=6, ring=2).fits
+    assert not topology(6, num_nodes=2, ulysses=4, ring=3).fits  # four on each node
+    assert topology(6, num_nodes=2, is_filled=True, ulysses=4, ring=3).fits
 
 
 @given(

@@ -32,7 +32,18 @@ def test_curves_are_linear_in_the_logarithm_and_flat_beyond_their_ends():
     assert [curve.at(size) for size in (1, 10, 100, 1000, 1e6)] == pytest.approx([1, 1, 2, 3, 3])
 
 
-@pytest.mark.parametrize("points", [(), ((2, 1.0), (1, 1.0)), ((1, 1.0), (1, 2.0)), ((0, 1.0),), ((1, 0.0),)])
+@pytest.mark.parametrize(
+    "points",
+    [
+        (),
+        ((2, 1.0), (1, 1.0)),
+        ((1, 1.0), (1, 2.0)),
+        ((0, 1.0),),
+        ((1, 0.0),),
+        ((1, float("nan")),),
+        ((1, float("inf")),),
+    ],
+)
 def test_a_curve_that_is_none_is_refused(points):
     with pytest.raises(ValueError, match="ascending sizes and rates above 0"):
         Curve(points)
@@ -78,7 +89,7 @@ def test_measurements_are_kept_and_added_to(tmp_path):
     kept.add(1, MACHINE)
     assert kept.read() == {
         1: MACHINE,
-        2: Machine("m", {"f32": RATES, "bf16": RATES}, {}, 2),
+        2: Machine("m", {"f32": RATES, "bf16": RATES}, MACHINE.links, 2),
     }
     assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]  # nothing half-written
 
@@ -92,6 +103,13 @@ def test_a_file_that_is_none_of_ours_counts_as_nothing(tmp_path):
 
 def test_other_kernels_have_measurements_of_their_own(tmp_path):
     assert Measurements("avx2", tmp_path).path != Measurements("ggml", tmp_path).path
+
+
+def test_what_was_measured_with_other_options_is_kept_apart(tmp_path):
+    over_mpi = Measurements("avx2", tmp_path, {"backend": "mpi", "threads": "2"})
+    assert over_mpi.path != Measurements("avx2", tmp_path).path
+    with pytest.raises(ValueError, match=r"run: edgedit tune --backend mpi --threads 2$"):
+        over_mpi.machine_for(1)
 
 
 def test_the_cache_is_where_the_user_says(monkeypatch):
