@@ -6,8 +6,10 @@ holds two models, nor all blocks of all ranks.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,14 +44,17 @@ class Findings:
 
     steps    of the latents after each step
     blocks   of one step, in the order in which they run
-    wire     what the wire's type alone does to the velocity of that step; None where it rounds nothing
+    wire     what the wire's type alone does to the velocity of that step, at most, of any branch and replica; None
+             where it is the type that rounds nothing
     psnr_db  of the pictures, infinite for equal ones
+    notes    on the request in the layout, such as ranks that repeat others
     """
 
     steps: tuple[Difference, ...]
     blocks: tuple[BlockDifference, ...]
     wire: Difference | None
     psnr_db: float
+    notes: tuple[str, ...] = ()
 
     def first_beyond(self, tolerance: float) -> BlockDifference | None:
         """The first block whose difference is not within the tolerance."""
@@ -67,12 +72,15 @@ class _Record:
         self, pipeline: TextToImage, step: int, on_pass: Callable[[StepShape, Mapping[str, Any]], None]
     ) -> None:
         self.latents: list[np.ndarray] = []
+        self.notes: tuple[str, ...] = ()
         self._pipeline, self._step, self._on_pass = pipeline, step, on_pass
 
     def run(self, request: Request) -> Any:
         """The pictures on the rank that has them, else None."""
         self._pipeline.transformer.observer = self._observe
-        return self._pipeline.run(request, self._after_step).images
+        result = self._pipeline.run(request, self._after_step)
+        self.notes = tuple(result.notes)
+        return result.images
 
     def _observe(self, shape: StepShape, inputs: Mapping[str, np.ndarray]) -> None:
         if len(self.latents) == self._step:
@@ -103,6 +111,7 @@ class Verification:
         self._shares = array_split(request.batch, context.config.dp_degree)
         self._passes: list[dict[str, np.ndarray]] = []  # of this rank's branches in the layout
         self._wire: Difference | None = None
+        self._notes: tuple[str, ...] = ()
 
     def run(self) -> Findings | None:
         """The findings on world rank 0, None elsewhere."""
@@ -133,7 +142,15 @@ class Verification:
         record = _Record(pipeline, self._step, on_pass)
         images = record.run(self._request)
         _close(pipeline)
+        self._notes = record.notes
+        self._wire = self._worst_of_ranks(self._wire)
         return record.latents, images
+
+    def _worst_of_ranks(self, own: Difference | None) -> Difference | None:
+        told = json.dumps(None if own is None else asdict(own)).encode()
+        exchanged = self._context.group("world").exchange(told, label="what the wire rounds")
+        known = [Difference(**values) for values in map(json.loads, exchanged) if values is not None]
+        return reduce(Difference.worse_of, known) if known else None
 
     def _alone(self, of_layout: list[np.ndarray], pictures: Any) -> Findings:
         """Run on this rank only, and compare with what the others hand over."""
@@ -161,7 +178,8 @@ class Verification:
         ]
         _close(pipeline)
         alone.close()
-        return Findings(tuple(steps), tuple(blocks), self._wire, psnr_db(pictures, reference_pictures))
+        psnr = psnr_db(pictures, reference_pictures)
+        return Findings(tuple(steps), tuple(blocks), self._wire, psnr, self._notes)
 
     # From the ranks of the layout to world rank 0, in the order in which it asks for them
 

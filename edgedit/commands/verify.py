@@ -19,6 +19,7 @@ from edgedit.commands.part_arguments import add_part_arguments, model_of, part_f
 from edgedit.commands.request_arguments import add_request_arguments, request_options
 from edgedit.commands.skip_layer_arguments import add_skip_layer_arguments
 from edgedit.config import ParallelConfig
+from edgedit.pipelines.branches import check_lockstep
 from edgedit.pipelines.settings import read_settings
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--block-step is {args.block_step}; legal: 1 to {num_steps}")
     if args.tolerance is not None and not args.tolerance >= 0:
         raise ValueError(f"--tolerance is {args.tolerance}; at least 0 is needed")
+    check_lockstep(config, request)
     bind_rank(args, config)
 
     from edgedit.parallel.context import ParallelContext
@@ -107,7 +109,7 @@ def _verify(args: argparse.Namespace, context: ParallelContext, request: Request
         findings = Verification(context, open_pipeline, request, args.block_step - 1).run()
     status = None
     if findings is not None:
-        report = verify_report.report(args, context.config, findings)
-        print(json.dumps(report) if args.json else verify_report.as_text(report, notes), flush=True)
+        report = verify_report.report(args, context.config, findings, [*notes, *findings.notes])
+        print(json.dumps(report) if args.json else verify_report.as_text(report), flush=True)
         status = _PASSED if report["passed"] else _FAILED
     return int(context.broadcast_object(status))

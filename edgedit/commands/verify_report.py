@@ -30,7 +30,9 @@ def default_tolerance(config: ParallelConfig, dtype: str, quantised_compute: str
     return max(_TOLERANCES.get(word, _COARSE_TOLERANCE) for word in types)
 
 
-def report(args: argparse.Namespace, config: ParallelConfig, findings: Findings) -> dict[str, Any]:
+def report(
+    args: argparse.Namespace, config: ParallelConfig, findings: Findings, notes: Sequence[str] = ()
+) -> dict[str, Any]:
     """Plain values. An infinite PSNR, that of equal pictures, is None there."""
     tolerance = args.tolerance
     if tolerance is None:
@@ -52,6 +54,7 @@ def report(args: argparse.Namespace, config: ParallelConfig, findings: Findings)
         "psnr_db": findings.psnr_db if math.isfinite(findings.psnr_db) else None,
         "same_pictures": math.isinf(findings.psnr_db),
         "passed": findings.is_within(tolerance),
+        "notes": list(notes),
     }
 
 
@@ -69,7 +72,7 @@ def _block(block: BlockDifference) -> dict[str, Any]:
     }
 
 
-def as_text(report: Mapping[str, Any], notes: Sequence[str]) -> str:
+def as_text(report: Mapping[str, Any]) -> str:
     used = [f"{axis} {degree}" for axis, degree in report["axes"].items() if degree > 1]
     layout = [*used, *(report[name] for name in ("backend", "comm", "ops", "kernels"))]
     tolerance, beyond = report["tolerance"], report["first_block_beyond_tolerance"]
@@ -99,7 +102,7 @@ def as_text(report: Mapping[str, Any], notes: Sequence[str]) -> str:
     lines.append(
         "passed" if report["passed"] else f"failed: a difference is above the tolerance of {tolerance:g}"
     )
-    return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+    return "\n".join([*lines, *(f"note: {note}" for note in report["notes"])])
 
 
 def _block_rows(report: Mapping[str, Any]) -> list[list[str]]:

@@ -123,6 +123,19 @@ def test_a_branch_that_differs_is_named(flux):
     assert {b.branch for b in findings.blocks if not b.difference.is_within(1e-5)} == {1}
 
 
+def test_ranks_that_repeat_others_are_told(flux):
+    (note,) = verified(flux, 2, cfg_degree=2).notes
+    assert note.startswith("cfg 2: the request has one guidance branch, ranks 1 repeat others")
+
+
+def test_the_error_of_the_wire_is_the_worst_of_all_branches(flux):
+    """With cfg 2 each rank runs one of the two branches that a rank runs in turn otherwise."""
+    guided = {"negative_prompt": "two dogs", "true_cfg_scale": 3.0}
+    layout = {"ulysses_degree": 2, "wire_dtype": "f16", "request": guided}
+    one_by_one = verified(flux, 2, **layout).wire
+    assert verified(flux, 4, cfg_degree=2, **layout).wire == one_by_one
+
+
 def test_the_error_of_the_wire_is_told_apart(flux):
     findings = verified(flux, 2, ulysses_degree=2, wire_dtype="f16")
     assert 1e-6 < findings.wire.relative < 1e-2
@@ -147,17 +160,26 @@ def test_psnr():
 def test_the_report_is_json_and_text(faulty):
     config = ParallelContext.local(2, lambda context: context.config)[0]
     args = argparse.Namespace(model="m", dtype="f32", quantised_compute="exact", tolerance=None, block_step=1)
-    report = verify_report.report(args, config, faulty)
+    report = verify_report.report(args, config, faulty, ["a note"])
     assert json.loads(json.dumps(report)) == report
     assert (report["tolerance"], report["passed"]) == (1e-4, False)
     assert report["first_block_beyond_tolerance"]["block"] == "transformer_blocks.1"
-    text = verify_report.as_text(report, ["a note"])
+    text = verify_report.as_text(report)
     assert "first block that differs by more than 0.0001: transformer_blocks.1, img, branch 0" in text
     assert text.splitlines()[-2:] == ["failed: a difference is above the tolerance of 0.0001", "note: a note"]
     lenient = verify_report.report(argparse.Namespace(**{**vars(args), "tolerance": 10.0}), config, faulty)
-    assert lenient["passed"] and "passed" in verify_report.as_text(lenient, [])
+    assert lenient["passed"] and "passed" in verify_report.as_text(lenient)
 
 
 def test_one_rank_has_nothing_to_compare(capsys):
     assert cli.main(["verify"]) == 2
     assert "mpirun -n 2 edgedit verify" in capsys.readouterr().err
+
+
+def test_weights_that_the_ranks_cannot_share_are_refused_before_they_are_read(monkeypatch, capsys):
+    launch = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("edgedit.weights.loader.load", None)
+    assert cli.main(["verify", "--dp", "2", "--shard-weights"]) == 2
+    assert "one picture gives some ranks more than others" in capsys.readouterr().err
