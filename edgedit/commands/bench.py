@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from edgedit.commands import bench_report, output
 from edgedit.commands.bench_subject import RANDOM_SIZES, Subject, find_subject
+from edgedit.commands.layout_facts import transformer_only_notes
 from edgedit.commands.memory import PeakMemory
 from edgedit.commands.options import (
     add_host_arguments,
@@ -20,6 +21,7 @@ from edgedit.commands.options import (
 from edgedit.commands.profiling import Finished, add_profile_argument, check_profile, finish
 from edgedit.commands.request_arguments import add_request_arguments
 from edgedit.config import ParallelConfig
+from edgedit.parallel.split import array_split
 from edgedit.pipelines.parts import EMBEDDED
 
 if TYPE_CHECKING:
@@ -57,6 +59,11 @@ def run(args: argparse.Namespace) -> int:
     options, chosen = parallel_options(args, subject.config.num_attention_heads)
     config = ParallelConfig.from_env(**options)
     subject.check_parallel(config)
+    if subject.batch < config.dp_degree:
+        raise ValueError(
+            f"--dp {config.dp_degree} shares pictures, and --num-images is {subject.batch}: "
+            f"at least {config.dp_degree} are needed"
+        )
     check_profile(args.profile, config)
     bound = bind_rank(args, config).text
 
@@ -65,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     with ParallelContext(config) as context:
         problem = output.problem_with(context, [args.profile] if args.profile else [])
         if problem is None:
-            _measure(args, subject, context, [*([chosen] if chosen else [])], bound)
+            notes = [*([chosen] if chosen else []), *transformer_only_notes(config, "timed")]
+            _measure(args, subject, context, notes, bound)
     if problem is not None:
         raise ValueError(problem)
     return 0
@@ -80,7 +88,8 @@ def _measure(
     )
     peak = PeakMemory()
     with peak:
-        step = Step(subject, context)
+        share = array_split(subject.batch, context.config.dp_degree)[context.coords["dp"]]
+        step = Step(replace(subject, batch=share), context)
         for _ in range(args.warmup):
             step()
     sent_before = context.bytes_sent

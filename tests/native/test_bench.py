@@ -101,6 +101,7 @@ def test_the_text_is_for_reading(capsys) -> None:
         (["--random", "tiny", "--ulysses", "2"], "mpirun -n 2"),
         (["--bind", "socket"], "bind is 'socket'; legal: auto, none, core, numa"),
         (["--profile", "t.txt"], "must end in .json"),
+        (["--vae-ranks", "0"], "--vae-ranks is 0"),
         (["--profile", "nowhere/t.json"], "no directory nowhere"),
     ],
 )
@@ -111,6 +112,14 @@ def test_what_cannot_work_is_refused_with_the_reason(flags, message, capsys) -> 
         status = error.code
     assert status == cli.BAD_INPUT
     assert message in capsys.readouterr().err
+
+
+def test_replicas_need_a_picture_each(monkeypatch, capsys) -> None:
+    launch = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["bench", "--random", "tiny", "--dp", "2"]) == cli.BAD_INPUT
+    assert "--dp 2 shares pictures, and --num-images is 1: at least 2 are needed" in capsys.readouterr().err
 
 
 def check_steps(trace: dict, rank: int, num_steps: int) -> None:
