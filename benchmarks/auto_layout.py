@@ -1,9 +1,11 @@
 """Whether the layout that edgedit chooses is the one that measures fastest: predictions against times, case by case.
 
-    python benchmarks/auto_layout.py [--rounds 2] [--repeats 5] [--quick]
+    python benchmarks/auto_layout.py [--rounds 7] [--repeats 3] [--quick]
 
 Measures this host as `edgedit tune` does, alone and for every number of ranks; lets the cost model choose, for each
-case, among all legal layouts of its ranks and one rank with all threads; then times all of them.
+case, among all legal layouts of its ranks and one rank with all threads; then times all of them, in turns. Where two
+layouts differ by less than one of them does between rounds, which one has the lower median is chance: so it is also
+told which layouts were faster than the chosen one in every round.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,32 +53,42 @@ def predictions(case: Case, measured: Measurements) -> list[Prediction]:
     return sorted(found, key=lambda prediction: prediction.step.total)
 
 
-def measured_s(case: Case, layouts: Sequence[Prediction], rounds: int, repeats: int) -> dict[str, float]:
-    """Median seconds of a step by the layout's flags; odd rounds go backwards."""
+def measured_s(
+    case: Case, layouts: Sequence[Prediction], rounds: int, repeats: int
+) -> dict[str, list[float]]:
+    """Seconds of a step by the layout's flags, the median of each round; odd rounds go backwards."""
     times: dict[str, list[float]] = {layout.flags: [] for layout in layouts}
     for turn in range(rounds):
         ordered = list(reversed(layouts)) if turn % 2 else list(layouts)
-        for ranks in (case.ranks, 1):
+        for ranks in (1, case.ranks) if turn % 2 else (case.ranks, 1):
             some = [layout for layout in ordered if layout.world_size == ranks]
             words = [sys.executable, str(_RANK), case.name, json.dumps([dict(p.degrees) for p in some])]
             told = _run(ranks, [*words, "--repeats", str(repeats)])
             for layout, seconds in zip(some, json.loads(told.splitlines()[-1]), strict=True):
-                times[layout.flags] += seconds
-    return {flags: statistics.median(seconds) for flags, seconds in times.items()}
+                times[layout.flags].append(statistics.median(seconds))
+    return times
 
 
-def row_of(case: Case, found: Sequence[Prediction], seconds: dict[str, float]) -> dict[str, Any]:
-    """What was chosen and what was fastest; times in milliseconds."""
+def row_of(case: Case, found: Sequence[Prediction], rounds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """What was chosen, what was fastest, and what was faster than the choice in every round; in milliseconds."""
+    seconds = {flags: statistics.median(of_rounds) for flags, of_rounds in rounds.items()}
     chosen, fastest = found[0].flags, min(seconds, key=lambda flags: seconds[flags])
+    beaten_by = [
+        flags
+        for flags, of_rounds in rounds.items()
+        if all(other < own for other, own in zip(of_rounds, rounds[chosen], strict=True))
+    ]
     return {
         "case": case.name,
         "ranks": case.ranks,
         "chosen": chosen,
         "fastest": fastest,
         "is_fastest": chosen == fastest,
+        "beaten_by": beaten_by,
         "is_near": seconds[chosen] <= NEAR * seconds[fastest],
         "predicted_ms": {p.flags: round(1e3 * p.step.total, 2) for p in found},
         "measured_ms": {p.flags: round(1e3 * seconds[p.flags], 2) for p in found},
+        "rounds_ms": {p.flags: [round(1e3 * s, 2) for s in rounds[p.flags]] for p in found},
     }
 
 
@@ -90,8 +102,8 @@ def _run(ranks: int, words: Iterable[str], env: dict[str, str] | None = None) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2, help="how often each layout takes its turn")
-    parser.add_argument("--repeats", type=int, default=5, help="steps of a turn")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each layout takes its turn")
+    parser.add_argument("--repeats", type=int, default=3, help="steps of a turn")
     parser.add_argument("--quick", action="store_true", help="tiny cases, to try the script; keeps no record")
     parser.add_argument("--only", nargs="+", metavar="CASE", help="of the cases only these; keeps no record")
     arguments = parser.parse_args()
@@ -111,6 +123,7 @@ def main() -> None:
         "near": NEAR,
         "cases": len(rows),
         "chosen_is_fastest": sum(row["is_fastest"] for row in rows),
+        "chosen_is_unbeaten": sum(not row["beaten_by"] for row in rows),
         "chosen_is_near": sum(row["is_near"] for row in rows),
         "rows": rows,
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 PEAK = "peak"
 
@@ -45,6 +46,12 @@ def groups(ranks: int, threads: int, with_diffusers: bool) -> list[Group]:
 def peaks(ranks: int, threads: int) -> Group:
     """The loop at the peak on the cores of one rank and of all: what no layout can be faster than."""
     return Layout(PEAK, 1, threads), Layout(PEAK, 1, ranks * threads)
+
+
+def peers(group: Group, layouts: Iterable[Layout]) -> list[tuple[Layout, Layout]]:
+    """The layouts of edgedit in a group, each with what does the same in diffusers."""
+    same = {layout: replace(layout, who="diffusers") for layout in group if layout.who == "edgedit"}
+    return [(own, other) for own, other in same.items() if other in layouts]
 
 
 def comparisons(group: Group) -> list[tuple[Layout, Layout]]:

@@ -4,7 +4,7 @@
 
 step       one forward pass          on 1 rank, on 1 rank with as many threads as all ranks have, with --ulysses
 branches   one pass of each branch   on 1 rank, on 1 rank with as many threads as two ranks have, with --cfg 2
-diffusers  one forward pass in F32   on 1 rank, on 1 rank with all threads, with its own Ulysses over gloo
+diffusers  one forward pass          on 1 rank, on 1 rank with all threads, with its own Ulysses over gloo
 peak       multiply-adds in registers, on the cores of 1 rank and of all: how much faster these can be at all
 
 The ranks of every layout are started once (edgedit's under mpiexec), load the same random weights, and sleep while it
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from crew import Crew
 from crews import diffusers_crew, edgedit_crew
-from layouts import PEAK, Layout, comparisons, groups, peaks
+from layouts import PEAK, Layout, comparisons, groups, peaks, peers
 from measurement import in_turn, median, milliseconds, relative_error, time_ratio
 from model_directory import describe, write_model, write_requests
 from peak import ROUNDS, compile_peak, compiler_of_c
@@ -67,7 +67,7 @@ class Fleet:
         else:
             store = self._folder / f"store{layout.ranks}"
             crew = diffusers_crew(arguments.peer_python, self._model, store, layout.ranks, layout.threads)
-            options |= {"dtype": "f32"}
+            options |= {"dtype": arguments.peer_dtype}
         self._crews[layout] = crew
         self._prepared[layout] = crew.prepare(layout.name, options)
         crew.pin()
@@ -135,6 +135,7 @@ def parse() -> argparse.Namespace:
     add("--quantised-compute", default="exact")
     add("--kernels", default="auto")
     add("--no-diffusers", action="store_true")
+    add("--peer-dtype", choices=("f32", "bf16"), default="f32", help="of diffusers")
     add("--peer-python", default=sys.executable, help="interpreter that has torch and diffusers")
     add("--output", type=Path, help="default: results/scaling-MODEL-DTYPE.json beside this file")
     return parser.parse_args()
@@ -161,6 +162,7 @@ def main() -> None:
         "model": arguments.model,
         **describe(arguments.model),
         "dtype": arguments.dtype,
+        "peer_dtype": None if arguments.no_diffusers else arguments.peer_dtype,
         "ranks": arguments.ranks,
         "threads_per_rank": arguments.threads,
         "rounds": arguments.rounds,
@@ -170,7 +172,7 @@ def main() -> None:
         "time_ratio": {
             f"{own.name} / {base.name}": time_ratio(fleet.seconds(own), fleet.seconds(base))
             for group in compared
-            for own, base in comparisons(group)
+            for own, base in [*comparisons(group), *peers(group, layouts)]
         },
     }
     save(f"scaling-{arguments.model}-{arguments.dtype}", measured, arguments.output)

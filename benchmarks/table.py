@@ -64,10 +64,10 @@ def _denoise(record: Mapping[str, Any]) -> str:
 
 
 def _auto_layout(record: Mapping[str, Any]) -> str:
-    near = f"within {record['near'] - 1:.0%} of the fastest layout"
     title = (
-        f"**Choice of a layout**: the fastest one in {record['chosen_is_fastest']}, {near} in "
-        f"{record['chosen_is_near']} of {record['cases']} cases"
+        f"**Choice of a layout**, of {record['cases']} cases: the lowest median in {record['chosen_is_fastest']}; "
+        f"no layout faster in every round in {record['chosen_is_unbeaten']}; within {record['near'] - 1:.0%} of the "
+        f"fastest in {record['chosen_is_near']}"
     )
     head = ["case", "ranks", "chosen", "predicted ms", "measured ms", "fastest", "its ms", "layouts"]
     body = []
@@ -83,7 +83,8 @@ def _auto_layout(record: Mapping[str, Any]) -> str:
 
 
 def _scaling(record: Mapping[str, Any]) -> str:
-    title = f"**{_title(record)}**, edgedit in {record['dtype']}"
+    peer = f", diffusers in {record['peer_dtype']}" if record.get("peer_dtype") else ""
+    title = f"**{_title(record)}**, edgedit in {record['dtype']}{peer}"
     layouts = [
         [name, f"{row['median_ms']:.0f}", _shares(row.get("wait_share")), _shares(row.get("exchange_share"))]
         for name, row in record["measured"].items()

@@ -27,12 +27,16 @@ def test_every_layout_of_a_case_is_predicted_and_the_choice_is_the_first(tmp_pat
     found = predictions(case, measured)
     assert {layout.world_size for layout in found} == {1, case.ranks}
     assert [layout.step.total for layout in found] == sorted(layout.step.total for layout in found)
-    seconds = {layout.flags: 1.0 + index for index, layout in enumerate(found)}
-    row = row_of(case, found, seconds)
+    rounds = {layout.flags: [1.0 + index] * 3 for index, layout in enumerate(found)}
+    row = row_of(case, found, rounds)
     assert row["is_fastest"] and row["is_near"] and row["chosen"] == row["fastest"] == found[0].flags
-    slower = row_of(case, found, {**seconds, found[0].flags: 2.05, found[1].flags: 2.0})
-    assert (slower["is_fastest"], slower["is_near"], slower["fastest"]) == (False, True, found[1].flags)
-    assert not row_of(case, found, {**seconds, found[0].flags: 2.2})["is_near"]
+    assert not row["beaten_by"]
+    first, second = found[0].flags, found[1].flags
+    slower = row_of(case, found, {**rounds, first: [2.05, 2.05, 2.05]})
+    assert (slower["is_fastest"], slower["is_near"], slower["fastest"]) == (False, True, second)
+    assert slower["beaten_by"] == [second]
+    assert not row_of(case, found, {**rounds, first: [2.05, 2.05, 1.95]})["beaten_by"]
+    assert not row_of(case, found, {**rounds, first: [2.2, 2.2, 2.2]})["is_near"]
 
 
 def test_the_table_tells_choices_and_times():
@@ -50,10 +54,11 @@ def test_the_table_tells_choices_and_times():
                 "near": 1.03,
                 "cases": 1,
                 "chosen_is_fastest": 0,
+                "chosen_is_unbeaten": 1,
                 "chosen_is_near": 0,
                 "rows": [row],
             }
         }
     )
-    assert "the fastest one in 0, within 3% of the fastest layout in 0 of 1 cases" in text
+    assert "of 1 cases: the lowest median in 0; no layout faster in every round in 1; within 3%" in text
     assert "| flux | 2 | `--cfg 2` | 10.0 | 12.0 | one rank | 11.5 | 2 |" in text

@@ -11,7 +11,7 @@ import pytest
 from contenders import COMPILED, DEFAULT, baselines, options_of
 from crew import Crew, CrewError
 from crews import shares
-from layouts import comparisons, groups, peaks
+from layouts import comparisons, groups, peaks, peers
 from measurement import in_turn, relative_error, step_flops, summary, takes_part, time_ratio
 from peak import Peak, compile_peak
 from race import Race, complaints
@@ -261,6 +261,8 @@ def test_layouts_are_compared_with_one_rank_and_with_as_many_threads():
     one, threaded, shared = step
     assert comparisons(step) == [(shared, one), (threaded, one), (shared, threaded)]
     assert len(groups(4, 1, with_diffusers=False)) == 2
+    assert peers(step, [*step, *peer]) == list(zip(step, peer, strict=True))
+    assert peers(step, step) == peers(branches, [*branches, *peer]) == peers(peer, peer) == []
 
 
 def test_the_peak_is_measured_on_the_cores_of_one_rank_and_of_all():
