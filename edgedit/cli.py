@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import edgedit
 from edgedit import launcher
+from edgedit.commands.flag_names import in_flags
 from edgedit.errors import EdgeditError
 
 COMMANDS = {
@@ -20,7 +21,7 @@ COMMANDS = {
     "tune": "measure this host once, for plan --auto and generate --auto to choose layouts by",
     "verify": "compare a layout with one rank, step by step and block by block, under mpirun",
     "convert": "write a network as a GGUF file, quantised",
-    "inspect": "show what is in a model directory",
+    "inspect": "show what is in a model directory, a file of weights or a LoRA, and what is missing or damaged",
     "doctor": "show what this installation and this host offer",
 }
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print_error(str(error), everywhere=True)
         return FAILURE
     except ValueError as error:
-        _print_error(str(error), everywhere=False)
+        _print_error(in_flags(str(error), args), everywhere=False)
         return BAD_INPUT
 
 
@@ -52,7 +53,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="edgedit",
         description="Diffusion transformers on ggml, over one process or many. "
-        "Over several: mpirun -n 4 edgedit generate ... --cfg 2 --ulysses 2",
+        "Over several: mpirun -n 4 edgedit generate ... --ulysses 4",
     )
     parser.add_argument("--version", action="version", version=f"edgedit {edgedit.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

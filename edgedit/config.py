@@ -34,10 +34,10 @@ _OWN_FIELDS = ("rank", "local_rank", "local_world_size", "device")
 class ParallelConfig:
     """Degrees of every axis, how ranks talk, and which rank this is.
 
-    world size = cfg x dp x (ring or kv_gather) x ulysses x tp. The words `auto` of `backend`, `comm` and `ops` are
-    replaced by what they stand for on construction, that of `kernels` when the ranks meet, that is, in the config of
-    a `ParallelContext`; what that of `wire_dtype` stands for also depends on the type of a model's weights. Raises
-    `ValueError` naming the values and what is legal.
+    world size = cfg x dp x (ring or kv_gather) x ulysses x tp. The words `auto` of `comm` and `ops` are replaced by
+    what they stand for on construction; those of `kernels` and, for several ranks, of `backend` when the ranks meet,
+    that is, in the config of a `ParallelContext`; what that of `wire_dtype` stands for also depends on the type of a
+    model's weights. Raises `ValueError` naming the values and what is legal.
     """
 
     backend: str = "auto"
@@ -215,7 +215,8 @@ class ParallelConfig:
         for field in ("vae_degree", "text_encoder_degree"):
             if getattr(self, field) > self.world_size:
                 raise ValueError(
-                    f"{field} {getattr(self, field)} is more than the world of {self.world_size} ranks"
+                    f"{field} is {getattr(self, field)}, but the world has {self.world_size}; "
+                    f"legal: at most {self.world_size}"
                 )
 
     def _one_outer_axis(self) -> str:

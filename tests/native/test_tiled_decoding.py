@@ -121,7 +121,7 @@ def test_tiles_that_are_too_small_are_refused_before_anything_runs(tmp_path, cap
     assert (
         cli.main(["generate", "-p", "a", "--vae-tiling", "0", "-o", str(tmp_path / "a.png")]) == cli.BAD_INPUT
     )
-    assert "vae_tile is 0; at least 1 is needed" in capsys.readouterr().err
+    assert "--vae-tiling is 0; at least 1 is needed" in capsys.readouterr().err
 
 
 def test_a_pipeline_over_ranks_decodes_in_tiles(tmp_path):

@@ -66,7 +66,7 @@ def test_ring_and_kv_gather_are_alternatives() -> None:
         ({"cfg_degree": -2}, ["cfg_degree is -2"]),
         ({"dp_degree": 1.5}, ["dp_degree is 1.5"]),
         ({"tp_degree": True}, ["tp_degree is True"]),
-        ({"vae_degree": 2}, ["vae_degree 2", "1 ranks"]),
+        ({"vae_degree": 2}, ["vae_degree is 2", "at most 1"]),
         ({"rank": 1}, ["rank 1", "world_size 1"]),
         ({"rank": -1}, ["rank is -1"]),
         ({"backend": "gloo"}, ["'gloo'", "auto, none, local, mpi, shm, nccl, cuda-ipc"]),
