@@ -41,7 +41,8 @@ help:
 	@echo "make lint       ruff"
 	@echo "make typecheck  mypy"
 	@echo "make check-long all of the above, the slow tests included, and ten minutes of fuzzing the readers of files"
-	@echo "make cuda       the CUDA extension (needs nvcc of CUDA 12 or 13); CUDA_ARCHITECTURES=80 for an A100"
+	@echo "make cuda       the CUDA extension (needs nvcc of CUDA 12 or 13); CUDA_ARCHITECTURES=80 for an A100; to run on a"
+	@echo "                GPU, ggml has to be built for CUDA too: tests/cuda/run.sh"
 	@echo "make clean      remove build output (the environment $(VENV) stays)"
 
 demo: $(STAMPS)/edgedit

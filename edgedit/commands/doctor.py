@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
 import edgedit
@@ -74,7 +75,8 @@ def _ggml(problems: list[str], hints: list[str]) -> dict[str, Any]:
     if flags.get("LLAMAFILE") != "1":
         hints.append(
             "ggml was built without LLAMAFILE, matrix products are slower; reinstall with "
-            "CMAKE_ARGS=-DGGML_LLAMAFILE=ON pip install --no-cache-dir --force-reinstall ggml-python==0.0.45"
+            "CMAKE_ARGS=-DGGML_LLAMAFILE=ON pip install --no-cache-dir --force-reinstall --no-deps "
+            "--no-binary ggml-python ggml-python==0.0.45"
         )
     return {"version": module.GGML_VERSION, "build": flags}
 
@@ -164,7 +166,9 @@ def _gpus() -> dict[str, Any]:
         return {"devices": [], "why": f"nvidia-smi failed: {error}"}
     if done.returncode != 0:
         return {"devices": [], "why": f"nvidia-smi failed: {(done.stderr or done.stdout).strip()}"}
-    return {"devices": done.stdout.strip().splitlines(), "why": "this version computes on the CPU only"}
+    extension = "built" if find_spec("edgedit._cuda") else "not built: make cuda"
+    why = f"used with --backend nccl or cuda-ipc; edgedit._cuda is {extension}"
+    return {"devices": done.stdout.strip().splitlines(), "why": why}
 
 
 def _embedded_model(problems: list[str]) -> str:

@@ -14,7 +14,8 @@ DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 def add_request_arguments(parser: argparse.ArgumentParser, as_stored: bool = False) -> None:
     """The part of a request that decides the shapes, and the type of the weights, by default `as_stored` or f32."""
     add = parser.add_argument
-    add("--steps", type=int, default=28, metavar="N", help="denoising steps (default: %(default)s)")
+    add("--steps", type=int, default=28, metavar="N",
+        help="denoising steps (default: %(default)s; schnell and turbo models want 4)")  # fmt: skip
     add("--width", type=int, metavar="PX", help="default: the model's own size")
     add("--height", type=int, metavar="PX", help="default: the model's own size")
     add("--num-images", type=int, default=1, metavar="N", help="pictures per prompt")

@@ -15,10 +15,14 @@ def add_skip_layer_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--skip-guidance-layers", type=int, nargs="+", metavar="N",
         help="Stable Diffusion 3: guide away from the model without these layers, such as 7 8 9")  # fmt: skip
-    whats = ("strength", "fraction of the steps before", "fraction of the steps until the end")
+    whats = (
+        "strength of that guidance",
+        "where it begins, as a fraction of the steps",
+        "where it ends, as a fraction of the steps",
+    )
     for name, what in zip(_NAMES, whats, strict=True):
         add(f"--skip-layer-guidance-{name}", type=float, default=getattr(SkipLayerGuidance, name), metavar="X",
-            help=f"{what} of that guidance (default: %(default)s)")  # fmt: skip
+            help=f"{what} (default: %(default)s)")  # fmt: skip
 
 
 def skip_layer_options(args: argparse.Namespace) -> dict[str, Any]:

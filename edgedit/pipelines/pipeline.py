@@ -175,7 +175,8 @@ class Pipeline(ABC):
                 FLUX.1-Fill 30).
                 Stable Diffusion 3: above 1, classifier-free guidance against the negative prompt, which is empty
                 unless given (default 7).
-            true_cfg_scale: FLUX: above 1 and with a negative prompt, two branches guide each other.
+            true_cfg_scale: FLUX: above 1 and with a negative prompt, classifier-free guidance,
+                uncond + scale * (cond - uncond), which doubles the work of a step.
             height, width: in pixels; default: the size the model was made for.
             max_sequence_length: text tokens for T5, at most 512; default: for FLUX its tokenizer's limit, for Stable
                 Diffusion 3 256.
