@@ -28,7 +28,7 @@ from record import save
 from edgedit import kernels
 from edgedit.config import AXES
 from edgedit.tuning.cache import Measurements
-from edgedit.tuning.search import CostModel, Prediction
+from edgedit.tuning.search import CostModel, Prediction, by_preference
 
 _RANK = Path(__file__).with_name("auto_layout_rank.py")
 # A choice this much slower than the fastest layout is as good: two runs of one layout differ as much.
@@ -44,13 +44,12 @@ def tune(cases: Sequence[Case], effort: str, folder: str) -> None:
 
 
 def predictions(case: Case, measured: Measurements) -> list[Prediction]:
-    """Of every layout of the case's ranks, and of one rank; the fastest first."""
-    found = [
+    """Of every layout of the case's ranks, and of one rank; the one that is chosen first."""
+    return by_preference(
         prediction
         for ranks in (case.ranks, 1)
         for prediction in CostModel(case.work, measured.machine_for(ranks)).ranked(ranks)
-    ]
-    return sorted(found, key=lambda prediction: prediction.step.total)
+    )
 
 
 def measured_s(

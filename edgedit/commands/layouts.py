@@ -10,7 +10,7 @@ from edgedit import kernels
 from edgedit.config import AXES
 from edgedit.tuning.cache import Measurements
 from edgedit.tuning.machine import Machine
-from edgedit.tuning.search import CostModel, Prediction, Work
+from edgedit.tuning.search import CostModel, Prediction, Work, by_preference
 
 if TYPE_CHECKING:
     from edgedit.commands.plan_subject import Subject
@@ -70,7 +70,7 @@ def ranked(
         found += model.ranked(world_size)
         if model.rates_dtype != work.dtype:
             notes.append(f"{work.dtype} weights were not measured; rates are those of {model.rates_dtype}")
-    return sorted(found, key=lambda p: (not p.fits, p.step.total)), list(dict.fromkeys(notes))
+    return by_preference(found), list(dict.fromkeys(notes))
 
 
 def verdict(best: Prediction, others: Iterable[Prediction]) -> str:

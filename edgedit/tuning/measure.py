@@ -151,29 +151,39 @@ def rates_of(sizes: Sequence[TimedSize]) -> Rates:
     """Rates from timed nodes, smallest size first.
 
     A node that runs by itself pays for a call of ggml, as long as the fastest node of all; what a node costs beside its
-    work in a whole graph is what such a run of the smallest size takes longer than the work of its nodes.
+    work in a whole graph is what such a run of the smallest size takes longer than the work of its nodes. One by one
+    they also take longer, since threads are woken for each; so the work of a size is scaled to what its whole graph
+    takes.
     """
-    nodes = [node for size in sizes for node in size.nodes]
-    call_s = min(node.seconds for node in nodes)
-
-    def work_s(node: TimedNode) -> float:
-        return max(node.seconds - call_s, _LEAST_WORK * node.seconds)
-
-    product = _curve((prod(n.shape[:-1]), n.flops, work_s(n)) for n in nodes if is_product(n.op))
-    attention = _curve(
-        (n.flops / (4 * prod(n.shape)), n.flops, work_s(n)) for n in nodes if is_attention(n.op)
-    )
-    others = [n for n in nodes if not is_product(n.op) and not is_attention(n.op)]
+    call_s = min(node.seconds for size in sizes for node in size.nodes)
     smallest = sizes[0]
-    overhead_s = smallest.compute_s - sum(map(work_s, smallest.nodes))
+    overhead_s = smallest.compute_s - sum(_work_s(node, call_s) for node in smallest.nodes)
+    node_s = max(0.0, overhead_s / len(smallest.nodes))
+    timed = [(node, seconds) for size in sizes for node, seconds in _work_of(size, call_s, node_s)]
+    product = _curve((prod(n.shape[:-1]), n.flops, seconds) for n, seconds in timed if is_product(n.op))
+    attention = _curve(
+        (n.flops / (4 * prod(n.shape)), n.flops, seconds) for n, seconds in timed if is_attention(n.op)
+    )
+    others = [(n, seconds) for n, seconds in timed if not is_product(n.op) and not is_attention(n.op)]
     return Rates(
         product,
         attention,
-        other=sum(n.nbytes for n in others) / sum(map(work_s, others)),
-        node_s=max(0.0, overhead_s / len(smallest.nodes)),
+        other=sum(n.nbytes for n, _ in others) / sum(seconds for _, seconds in others),
+        node_s=node_s,
         segment_s=call_s,
         pass_s=max(0.0, smallest.wall_s - smallest.compute_s),
     )
+
+
+def _work_s(node: TimedNode, call_s: float) -> float:
+    return max(node.seconds - call_s, _LEAST_WORK * node.seconds)
+
+
+def _work_of(size: TimedSize, call_s: float, node_s: float) -> list[tuple[TimedNode, float]]:
+    """The nodes of a size, and what the work of each takes of a run of the whole graph."""
+    work = [_work_s(node, call_s) for node in size.nodes]
+    scale = max(_LEAST_WORK, (size.compute_s - node_s * len(work)) / sum(work))
+    return [(node, scale * seconds) for node, seconds in zip(size.nodes, work, strict=True)]
 
 
 def _curve(timed: Iterable[tuple[float, int, float]]) -> Curve:

@@ -23,6 +23,7 @@ MOST_HOPS = 64  # of a ring: each one is a latency more and a smaller piece of w
 MANY_RANKS = 64
 _WHOLE_BRANCHES = 2  # a third guidance branch leaves layers out
 MUCH_SLOWER = 1.5
+EQUAL = 1.02  # times whose ratio is less: measurements are no better than that
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,14 @@ def parallel_config(work: Work, degrees: Mapping[str, int]) -> ParallelConfig:
     return ParallelConfig.for_plan(
         **work.options, **{f"{axis}_degree": degree for axis, degree in degrees.items()}
     )
+
+
+def by_preference(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """Those that fit first, then by time; of those that are as good as the fastest, the ones of fewest ranks first."""
+    ordered = sorted(predictions, key=lambda p: (not p.fits, p.step.total))
+    first = ordered[0]
+    equal = [p for p in ordered if p.fits == first.fits and p.step.total <= EQUAL * first.step.total]
+    return [*sorted(equal, key=lambda p: p.world_size), *ordered[len(equal) :]]
 
 
 def _fastest(predictions: Iterable[Prediction]) -> float:

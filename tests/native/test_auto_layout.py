@@ -9,6 +9,7 @@ from table import tables
 
 from edgedit.tuning.cache import Measurements
 from edgedit.tuning.machine import ANY, INTRA, Curve, Link, Machine, Rates
+from edgedit.tuning.search import by_preference
 
 RATES = Rates(Curve.flat(1e10), Curve.flat(1e10), 1e10, 1e-6, 0.0, 1e-4)
 
@@ -26,7 +27,7 @@ def test_every_layout_of_a_case_is_predicted_and_the_choice_is_the_first(tmp_pat
     measured.add(2, Machine("m", {"f32": RATES}, {INTRA: {ANY: Link(1e-6, 1e9)}}, 2))
     found = predictions(case, measured)
     assert {layout.world_size for layout in found} == {1, case.ranks}
-    assert [layout.step.total for layout in found] == sorted(layout.step.total for layout in found)
+    assert found == by_preference(found)
     rounds = {layout.flags: [1.0 + index] * 3 for index, layout in enumerate(found)}
     row = row_of(case, found, rounds)
     assert row["is_fastest"] and row["is_near"] and row["chosen"] == row["fastest"] == found[0].flags

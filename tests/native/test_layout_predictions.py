@@ -19,8 +19,9 @@ from edgedit.models.diffusion_transformer import SUPPORTED_AXES
 from edgedit.models.flux import FluxConfig, FluxTransformer
 from edgedit.models.sd3 import SD3Config, SD3Transformer
 from edgedit.tuning.cache import Measurements
+from edgedit.tuning.cost_model import Seconds
 from edgedit.tuning.machine import ANY, INTER, INTRA, Curve, Link, Machine, Rates
-from edgedit.tuning.search import CostModel, Work, legal_layouts
+from edgedit.tuning.search import CostModel, Prediction, Work, by_preference, legal_layouts
 
 FLUX = FluxConfig(
     num_layers=3, num_single_layers=4, num_attention_heads=3, attention_head_dim=16, axes_dims_rope=(4, 6, 6),
@@ -153,6 +154,16 @@ def test_a_wire_of_blocks_is_faster_on_a_slow_link(degrees):
         for wire in ("q8_0", "f16", "f32")
     ]
     assert took == sorted(took) and took[0] < took[-1]
+
+
+def test_of_equally_fast_layouts_those_of_fewer_ranks_come_first():
+    def predicted(ulysses, seconds, fits=True):
+        degrees = {**dict.fromkeys(AXES, 1), "ulysses": ulysses}
+        return Prediction(degrees, Seconds(seconds, 0.0), 1, 1, fits)
+
+    slow, three, two, one = predicted(4, 2.0), predicted(3, 1.0), predicted(2, 1.015), predicted(1, 1.03)
+    too_large = predicted(1, 0.5, fits=False)
+    assert by_preference([slow, one, too_large, two, three]) == [two, three, one, slow, too_large]
 
 
 def test_layouts_that_do_not_fit_come_last():

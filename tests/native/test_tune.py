@@ -35,12 +35,13 @@ def test_rates_come_from_the_nodes_of_every_size():
     )  # of what only calls, a tenth is work
     sizes = [
         TimedSize(small, compute_s=work_s + 4 * 3e-6, wall_s=work_s + 4 * 3e-6 + 1e-4),
-        TimedSize(large, 0.0, 0.0),
+        # in a graph, the nodes of this size take half as long as one by one
+        TimedSize(large, compute_s=(2e-5 + 5e-6) / 2 + 2 * 3e-6, wall_s=1.0),
     ]
     rates = rates_of(sizes)
-    assert rates.product.points == ((8, pytest.approx(1e8)), (64, pytest.approx(2e8)))
+    assert rates.product.points == ((8, pytest.approx(1e8)), (64, pytest.approx(4e8)))
     assert rates.attention.points == ((16, pytest.approx(4 * 16 * 32 / 2e-5)),)
-    assert rates.other == pytest.approx(1000 / (1e-5 + 0.1 * CALL_S))
+    assert rates.other == pytest.approx(1000 / (5e-6 + 5e-6 / 2 + 0.1 * CALL_S))
     assert (rates.node_s, rates.segment_s) == pytest.approx((3e-6, CALL_S))
     assert rates.pass_s == pytest.approx(1e-4)
 
