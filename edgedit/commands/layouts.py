@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgedit.pipelines.request import Request
 
 _WORDS = ("ops", "kernels", "wire_dtype")
-_MEASURED = ("backend", "comm", "ops", "threads")
+_MEASURED = ("backend", "comm", "ops")
 
 
 def add_auto_argument(parser: argparse.ArgumentParser, what: str) -> None:
