@@ -183,10 +183,11 @@ def _fill(
     num_workers: int,
 ) -> None:
     """Convert one tensor, or the part of it that this rank holds, into its place."""
-    whole, part = parameter.shape, parameter.part
+    part = parameter.part
+    whole = form.shape if part is None else parameter.shape
     values, stored, scale = checkpoint.read(key), checkpoint.dtype(key), checkpoint.scale(key)
-    if not is_quantised(stored):
-        values = values.reshape(form.shape if part is None else whole)
+    if not is_quantised(stored) and values.shape != whole:
+        values = values.reshape(whole)
     if part is not None:
         values, stored, scale = share_of(values, stored, scale, part)
     if form.packed:
