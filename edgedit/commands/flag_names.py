@@ -14,15 +14,15 @@ _FLAGS = {
     "text_encoder_degree": "--text-encoder-ranks",
     "timeout_s": "--timeout",
 }
-_SUBJECT = re.compile(r"(\w+_\w+)(?= is )")
+_SUBJECT = re.compile(r"(\w+_\w+) is ")
 
 
 def in_flags(message: str, args: argparse.Namespace) -> str:
     """A message that begins with `NAME is`, about the option that NAME stands for; any other one as it is."""
-
-    def flag(found: re.Match[str]) -> str:
-        name = found[1]
-        option = name.removesuffix("_degree")
-        return _FLAGS.get(name) or (f"--{option.replace('_', '-')}" if option in vars(args) else name)
-
-    return _SUBJECT.sub(flag, message, count=1) if _SUBJECT.match(message) else message
+    found = _SUBJECT.match(message)
+    if found is None:
+        return message
+    name = found[1]
+    option = name.removesuffix("_degree")
+    flag = f"--{option.replace('_', '-')}" if option in vars(args) else name
+    return _FLAGS.get(name, flag) + message[len(name) :]

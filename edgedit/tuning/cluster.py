@@ -48,8 +48,12 @@ class Cluster:
     """
 
     machine: Machine
-    nodes: int
     kernels: str
+
+    @property
+    def nodes(self) -> int:
+        assert self.machine.num_nodes is not None, "a cluster has a number of nodes"
+        return self.machine.num_nodes
 
     @property
     def num_devices(self) -> int:
@@ -139,7 +143,7 @@ def _cluster(table: _Table) -> Cluster:
     device.end()
     links.values = {key: value for key, value in links.values.items() if key not in (INTRA, INTER)}
     links.end()
-    return Cluster(machine, nodes, family)
+    return Cluster(machine, family)
 
 
 def _rates(device: _Table) -> dict[str, Rates]:
