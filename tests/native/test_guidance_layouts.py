@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from row_kernels import ROW_KERNELS
 from tiny_sd3 import write_sd3_pipeline
 
 from edgedit.config import ParallelConfig
@@ -28,7 +29,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(directory):
-    with Pipeline.from_pretrained(directory, threads=1, parallel=ParallelConfig()) as pipeline:
+    with Pipeline.from_pretrained(directory, threads=1, parallel=ParallelConfig(kernels=ROW_KERNELS)) as pipeline:
         yield pipeline
 
 
@@ -38,7 +39,7 @@ def on_ranks(directory, degrees, **call):
             ["a cat", "two dogs"], "a red hat", **call
         )
 
-    return ParallelContext.local(int(np.prod(list(degrees.values()))), run, **degrees)
+    return ParallelContext.local(int(np.prod(list(degrees.values()))), run, **degrees, kernels=ROW_KERNELS)
 
 
 def check(results, expected, degrees):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from row_kernels import ROW_KERNELS
 from tiny import write_flux_pipeline
 
 from edgedit import cli
@@ -25,7 +26,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(directory):
-    with Pipeline.from_pretrained(directory, threads=1, parallel=ParallelConfig()) as pipeline:
+    with Pipeline.from_pretrained(directory, threads=1, parallel=ParallelConfig(kernels=ROW_KERNELS)) as pipeline:
         yield pipeline
 
 
@@ -33,7 +34,7 @@ def on_ranks(directory, size, prompts, degrees, **call):
     def run(context):
         return Pipeline.from_pretrained(directory, threads=1, parallel=context)(prompts, "a dog", **call)
 
-    return ParallelContext.local(size, run, **degrees)
+    return ParallelContext.local(size, run, **degrees, kernels=ROW_KERNELS)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kernel_layers import Values
+from row_kernels import ROW_KERNELS
 from tiny import write_flux_pipeline, write_flux_transformer
 from tiny_sd3 import write_sd3_pipeline, write_sd3_transformer
 
@@ -175,7 +176,7 @@ def test_a_block_arrives_during_the_one_before_it_and_no_third_is_there(name):
 
 
 def test_a_plan_tells_what_is_kept_and_what_is_gathered(capsys):
-    words = ["plan", "--model", "flux-dev", "--ulysses", "4", "--dtype", "bf16", "--json"]
+    words = ["plan", "--model", "flux-dev", "--ulysses", "4", "--dtype", "bf16", "--kernels", ROW_KERNELS, "--json"]
     reports = []
     for more in ([], ["--shard-weights"]):
         assert main([*words, *more]) == 0

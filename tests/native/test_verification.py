@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from row_kernels import ROW_KERNELS
 from tiny import write_flux_pipeline
 from tiny_sd3 import write_sd3_pipeline
 
@@ -106,7 +107,8 @@ def test_a_fault_in_one_block_of_one_rank_is_found_there(faulty):
 def test_three_branches_on_two_ranks_and_pictures_on_replicas(sd3):
     """Rank 0 holds branches 0 and 2 of the first picture; the second one is drawn elsewhere, and a replica idles."""
     request = {"skip_guidance_layers": [0], "skip_layer_guidance_stop": 0.9}
-    findings = verified(sd3, 6, step=1, prompts=PROMPTS, request=request, cfg_degree=2, dp_degree=3)
+    layout = {"cfg_degree": 2, "dp_degree": 3, "kernels": ROW_KERNELS}
+    findings = verified(sd3, 6, step=1, prompts=PROMPTS, request=request, **layout)
     assert [block.branch for block in findings.blocks] == [0] * 5 + [1] * 5 + [2] * 3
     assert findings.is_within(0.0)
 
