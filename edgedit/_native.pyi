@@ -226,6 +226,10 @@ class kernels:
         """Whether it multiplies bf16, where weights are no f32."""
 
     @staticmethod
+    def has_int8(family: str, type: int) -> bool:
+        """Whether weights of ggml's type of that number are multiplied as integers where asked for."""
+
+    @staticmethod
     def packed_nbytes(family: str, type: int, columns: int, inner: int) -> int:
         """Size of a packed weight; 0 for types that are not packed."""
 

@@ -59,6 +59,10 @@ void register_kernels(py::module_& module) {
     kernels.def("panel", [](const std::string& name) { return family(name).panel; }, "family"_a);
     kernels.def("has_bf16", [](const std::string& name) { return family(name).has_bf16; }, "family"_a);
     kernels.def(
+        "has_int8",
+        [](const std::string& name, std::int32_t type) { return family(name).has_int8(static_cast<Type>(type)); },
+        "family"_a, "type"_a);
+    kernels.def(
         "packed_nbytes",
         [](const std::string& name, std::int32_t type, std::int64_t columns, std::int64_t inner) {
             return family(name).packed_nbytes(static_cast<Type>(type), columns, inner);

@@ -43,7 +43,7 @@ enum class Compute : std::int32_t { f32, bf16, int8 };
 /// bytes. A stride of 0 broadcasts. The elements of a row are dense.
 struct Rows {
     const void* data;
-    DType type;
+    Type type; ///< f32, f16 or bf16; a source of a product in int8 may be q8_0, too, if all have whole blocks
     std::int64_t tokens;
     std::int64_t batch_stride;
     std::int64_t row_stride;
@@ -80,7 +80,9 @@ struct LinearProblem {
     Rows gate;     ///< `data` null: 1
     Rows residual; ///< `data` null: 0. May be `out` itself
     void* out;
-    DType out_type;
+    /// f32, f16, bf16; or q8_0, of whole blocks: a scale of f16 for 32 columns and integers in [-127, 127], for a
+    /// product in int8 to read. A block with an infinity, a NaN or more than 127 * 65504 comes to NaNs.
+    Type out_type;
     std::int64_t out_tokens;
     std::int64_t out_batch_stride; ///< bytes, as in Rows
     std::int64_t out_row_stride;
@@ -172,6 +174,9 @@ struct Kernels {
     void (*linear)(const LinearProblem& problem, int thread, int num_threads);
     void (*attention)(const AttentionProblem& problem, int thread, int num_threads);
     void (*conv2d)(const Conv2dProblem& problem, int thread, int num_threads);
+
+    /// Whether products with a weight of that type are done in int8 where they may be.
+    bool (*has_int8)(Type type);
 };
 
 /// "avx512", "avx2" or "portable", or "onednn" where that is installed; null for any other name and for a family that

@@ -25,7 +25,7 @@ kernels::Rows rows_of(const Tensor& x, const Tensor& result) {
         if (used == 2) fail("rows of linear are apart in more than two ways");
         levels[used++] = {extent, stride};
     }
-    return {x.data, dtype(x), levels[0].extent, levels[1].stride, levels[0].stride};
+    return {x.data, static_cast<kernels::Type>(x.type), levels[0].extent, levels[1].stride, levels[0].stride};
 }
 
 } // namespace
@@ -53,7 +53,7 @@ extern "C" void edgedit_linear(ggml_tensor* node, int thread, int num_threads, v
     problem.bias = spec.bias != nullptr ? static_cast<const float*>(spec.bias->data) : nullptr;
     problem.activation = spec.activation;
     problem.out = result.data;
-    problem.out_type = dtype(result);
+    problem.out_type = static_cast<kernels::Type>(result.type);
     problem.out_tokens = problem.rows;
     problem.out_row_stride = static_cast<std::int64_t>(result.nb[1]);
     spec.family->linear(problem, thread, num_threads);

@@ -73,7 +73,7 @@ public:
     Rows rows(Index first = 0) const {
         if (bytes.empty()) return {};
         const bool is_whole = first == 0;
-        return {bytes.data() + offset(first), type_, is_whole ? tokens_ : 1, batch_stride_, row_stride_};
+        return {bytes.data() + offset(first), static_cast<Type>(type_), is_whole ? tokens_ : 1, batch_stride_, row_stride_};
     }
 
     DType type() const { return type_; }
@@ -163,7 +163,7 @@ struct Layer {
         p.activation = activation;
         p.gate = gate.rows();
         p.residual = residual.rows();
-        p.out = to.bytes.data(), p.out_type = to.type(), p.out_tokens = to.tokens();
+        p.out = to.bytes.data(), p.out_type = static_cast<Type>(to.type()), p.out_tokens = to.tokens();
         p.out_batch_stride = to.batch_stride(), p.out_row_stride = to.row_stride();
         return p;
     }
@@ -288,10 +288,10 @@ public:
         const auto rows = static_cast<Index>(x.size()), size = itemsize(out_type);
         std::vector<unsigned char> out(x.size() * static_cast<std::size_t>(size));
         LinearProblem p{};
-        p.rows = rows, p.num_sources = 1, p.sources[0] = {x.data(), DType::f32, rows, 0, 4}, p.inner[0] = 1;
+        p.rows = rows, p.num_sources = 1, p.sources[0] = {x.data(), Type::f32, rows, 0, 4}, p.inner[0] = 1;
         p.weight = {Type::f32, panel_, 1, 1, 0, nullptr};
         p.activation = activation;
-        p.out = out.data(), p.out_type = out_type, p.out_tokens = rows, p.out_row_stride = size;
+        p.out = out.data(), p.out_type = static_cast<Type>(out_type), p.out_tokens = rows, p.out_row_stride = size;
         run(family, p, 1);
         std::vector<double> y;
         for (Index i = 0; i < rows; ++i) y.push_back(get(out.data() + i * size, out_type));

@@ -46,7 +46,7 @@ public:
     }
 
 private:
-    static constexpr DType kType = sizeof(Element) == sizeof(float) ? DType::f32 : DType::bf16;
+    static constexpr Type kType = sizeof(Element) == sizeof(float) ? Type::f32 : Type::bf16;
 
     /// Rows this far apart fall into the same sets of an L1 cache, which cannot hold as many of them as a tile has.
     static constexpr Index kSetsNbytes = 4096;
@@ -64,7 +64,7 @@ private:
         }
     }
 
-    static void copy(DType type, const char* row, Index first, Index count, Element* to) {
+    static void copy(Type type, const char* row, Index first, Index count, Element* to) {
         for (Index i = 0; i < count; i += kLanes) store(to + i, load_as(type, row, first + i, count - i));
     }
 

@@ -13,7 +13,7 @@ namespace {
 using Index = std::int64_t;
 
 /// Of f32, f16 and bf16.
-inline Index itemsize(DType type) { return type == DType::f32 ? 4 : 2; }
+inline Index itemsize(Type type) { return type == Type::f32 ? 4 : 2; }
 
 inline Index ceil_div(Index count, Index by) { return (count + by - 1) / by; }
 

@@ -15,7 +15,8 @@ namespace edgedit::kernels {
 namespace {
 
 constexpr Kernels family(const char* name) {
-    return {name, kPanel, EDGEDIT_HAS_PAIRS != 0, packed_nbytes, pack, linear, attention, conv2d};
+    return {name, kPanel, EDGEDIT_HAS_PAIRS != 0, packed_nbytes, pack, linear, attention, conv2d,
+            has_int8};
 }
 
 } // namespace

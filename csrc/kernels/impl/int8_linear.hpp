@@ -19,6 +19,7 @@ public:
     Int8LinearPart(const LinearProblem& problem, const Part& part)
         : problem_(problem), weight_(problem.weight), part_(part), row_blocks_(weight_.inner / kShortBlock),
           has_offsets_(weight_.type == Type::q4_k || weight_.type == Type::q5_k),
+          splits_block_(problem.inner[0] % kShortBlock != 0),
           keeps_sums_(weight_.inner > kBlock) {
         const Index tiles = ceil_div(part.rows.end - part.rows.begin, kTileRows);
         const Index tile_nbytes = kTileRows * row_blocks_ * Index{sizeof(Row)};
@@ -49,24 +50,39 @@ private:
     }
 
     void quantise_row(Index row, Row* blocks) const {
-        const float* x = row_as_floats(row);
-        for (Index i = 0; i < row_blocks_; ++i) quantise_block<P>(x + i * kShortBlock, blocks[i]);
+        if (splits_block_) {
+            float* to = values_;
+            for (int s = 0; s < problem_.num_sources; to += problem_.inner[s++]) copy_as_floats(row, s, to);
+            return quantise(values_, row_blocks_, blocks);
+        }
+        for (int s = 0; s < problem_.num_sources; ++s) {
+            const Index count = problem_.inner[s] / kShortBlock;
+            const char* from = tile_rows(problem_.sources[s], row, 1).at[0];
+            switch (problem_.sources[s].type) {
+                case Type::q8_0: take(reinterpret_cast<const BlockQ8_0*>(from), count, blocks); break;
+                case Type::f32: quantise(reinterpret_cast<const float*>(from), count, blocks); break;
+                default: copy_as_floats(row, s, values_), quantise(values_, count, blocks);
+            }
+            blocks += count;
+        }
     }
 
-    /// The inner elements of a row side by side, in values_ if they are not so already.
-    const float* row_as_floats(Index row) const {
-        float* to = values_;
-        for (int s = 0; s < problem_.num_sources; ++s) {
-            const Rows& source = problem_.sources[s];
-            const char* from = tile_rows(source, row, 1).at[0];
-            if (problem_.num_sources == 1 && source.type == DType::f32) return reinterpret_cast<const float*>(from);
-            for (Index i = 0; i < problem_.inner[s]; i += kLanes) {
-                const Index left = problem_.inner[s] - i;
-                store_as(DType::f32, reinterpret_cast<char*>(to), i, left, load_as(source.type, from, i, left));
-            }
-            to += problem_.inner[s];
+    static void quantise(const float* x, Index count, Row* blocks) {
+        for (Index i = 0; i < count; ++i) quantise_block<P>(x + i * kShortBlock, blocks[i]);
+    }
+
+    static void take(const BlockQ8_0* quantised, Index count, Row* blocks) {
+        for (Index i = 0; i < count; ++i) take_block<P>(quantised[i], blocks[i]);
+    }
+
+    /// What source `s` holds of a row's inner elements.
+    void copy_as_floats(Index row, int s, float* to) const {
+        const Rows& source = problem_.sources[s];
+        const char* from = tile_rows(source, row, 1).at[0];
+        for (Index i = 0; i < problem_.inner[s]; i += kLanes) {
+            const Index left = problem_.inner[s] - i;
+            store_as(Type::f32, to, i, left, load_as(source.type, from, i, left));
         }
-        return values_;
     }
 
     void pass(Range rows, Range panels) const {
@@ -103,6 +119,7 @@ private:
     Part part_;
     Index row_blocks_;
     bool has_offsets_;
+    bool splits_block_; ///< 32 neighbours are of both sources
     bool keeps_sums_; ///< more than one block of inner elements
     Index turn_rows_;
     Row* rows_;
@@ -111,8 +128,10 @@ private:
     float* values_;
 };
 
+inline bool has_int8(Type type) { return decode_blocks_of(type) != nullptr; }
+
 inline bool is_multiplied_in_int8(const LinearProblem& problem) {
-    return problem.compute == Compute::int8 && decode_blocks_of(problem.weight.type) != nullptr;
+    return problem.compute == Compute::int8 && has_int8(problem.weight.type);
 }
 
 /// A thread's part of a problem that `is_multiplied_in_int8`.

@@ -34,5 +34,21 @@ template <typename P> EDGEDIT_SIMD void quantise_block(const float* x, Activatio
     block.sum = block.scale * sum;
 }
 
+/// Integers and scale of a block that is quantised already.
+template <typename P> EDGEDIT_SIMD void take_block(const BlockQ8_0& quantised, ActivationBlock<P>& block) {
+    constexpr int kVectors = kShortBlock / kLanes;
+    alignas(64) float values[kShortBlock];
+    for (Index i = 0; i < kShortBlock; ++i) values[i] = quantised.quants[i];
+    Floats integers[kVectors], sums = zeros();
+    EDGEDIT_UNROLL
+    for (int i = 0; i < kVectors; ++i) {
+        integers[i] = load(values + i * kLanes);
+        sums = sums + integers[i];
+    }
+    P::store_activations(integers, block.values);
+    block.scale = widen(quantised.scale);
+    block.sum = block.scale * reduce_add(sums);
+}
+
 } // namespace
 } // namespace edgedit::kernels

@@ -64,7 +64,7 @@ private:
         const Index num_panels = group.panels.end - group.panels.begin, first_column = group.panels.begin * kPanel;
         const Index columns = smaller(num_panels * kPanel, weight_.columns - first_column);
         const bool is_last = group.end == weight_.inner;
-        const OutputRows output(problem_, row, is_last ? num_rows : 0);
+        const OutputRows output(problem_, row, is_last ? num_rows : 0, first_column);
 
         Fetch fetch(num_panels);
         const Index next = row + kTileRows, next_rows = smaller(kTileRows, end_row - next);
@@ -81,6 +81,7 @@ private:
         for (Index i = 0; is_last && i < num_panels; ++i)
             finish(problem_, output, first_column + i * kPanel, smaller(columns - i * kPanel, kPanel),
                    sums + i * kPanelSums, kPanel);
+        output.close(columns);
     }
 
     const LinearProblem& problem_;
@@ -93,7 +94,7 @@ private:
 };
 
 void linear(const LinearProblem& problem, int thread, int num_threads) {
-    const Part part = part_of_thread(problem.rows, problem.weight.columns, thread, num_threads);
+    const Part part = part_of_thread(problem, thread, num_threads);
     if (is_multiplied_in_int8(problem)) return linear_in_int8(problem, part);
 #if EDGEDIT_HAS_PAIRS
     if (is_multiplied_in_bf16(problem.weight.type)) return LinearPart<BF16>(problem, part).run();

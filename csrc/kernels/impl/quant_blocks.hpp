@@ -1,5 +1,5 @@
-// Layouts of ggml's blocks of quantised weights, as far as they have code of their own here. All but the two short ones
-// hold 256 elements, in parts with scales of 6 or 8 bits.
+// Layouts of ggml's blocks of quantised weights, as far as they have code of their own here. All but q4_0 and q8_0 hold
+// 256 elements, in parts with scales of 6 or 8 bits.
 #pragma once
 
 #include "kernels/impl/elements.hpp"

@@ -1,7 +1,7 @@
 // A thread's part of a linear layer.
 #pragma once
 
-#include "kernels/impl/elements.hpp"
+#include "kernels/impl/quant_blocks.hpp"
 #include "kernels/micro.hpp"
 
 namespace edgedit::kernels {
@@ -39,6 +39,15 @@ inline Part part_of_thread(Index rows, Index columns, int thread, int num_thread
     const Range part_tiles = part_of(tiles, thread / wide, best_high);
     return {{part_tiles.begin * tile, smaller(part_tiles.end * tile, rows)},
             part_of(panels, thread % wide, wide)};
+}
+
+/// The same in panels of the family, none of which ends within a block of the output.
+inline Part part_of_thread(const LinearProblem& problem, int thread, int num_threads) {
+    const Index columns = problem.weight.columns;
+    const Index together = problem.out_type == Type::q8_0 ? ceil_div(kShortBlock, kPanel) : 1;
+    Part part = part_of_thread(problem.rows, columns, thread, num_threads, kTileRows, together * kPanel);
+    part.panels = {part.panels.begin * together, smaller(part.panels.end * together, ceil_div(columns, kPanel))};
+    return part;
 }
 
 } // namespace

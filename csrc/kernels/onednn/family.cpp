@@ -32,9 +32,7 @@ std::int64_t packed_nbytes(Type type, std::int64_t columns, std::int64_t inner) 
     return ceil_div(columns, onednn::kPanel) * static_cast<Index>(onednn::panel_nbytes(is_bf16(type), inner));
 }
 
-DType dtype_of(Type type) { return type == Type::f32 ? DType::f32 : type == Type::f16 ? DType::f16 : DType::bf16; }
-
-void convert(DType from, const void* values, DType to, void* converted, Index count) {
+void convert(Type from, const void* values, Type to, void* converted, Index count) {
     for (Index i = 0; i < count; i += kLanes)
         store_as(to, converted, i, count - i, load_as(from, values, i, count - i));
 }
@@ -43,13 +41,13 @@ void pack(Type type, std::int64_t columns, std::int64_t inner, std::int64_t firs
           void* packed) {
     if (!is_ours(type)) return base_family->pack(type, columns, inner, first, count, rows, packed);
     const auto panel_nbytes = static_cast<Index>(onednn::panel_nbytes(is_bf16(type), inner));
-    const DType from = dtype_of(type), to = is_bf16(type) ? DType::bf16 : DType::f32;
+    const Type to = is_bf16(type) ? Type::bf16 : Type::f32;
     const Index row_nbytes = inner * itemsize(to);
     for (Index column = 0; column < count; column += onednn::kPanel) {
         const Index filled = smaller(count - column, onednn::kPanel);
         const auto room_nbytes = static_cast<std::size_t>(onednn::kPanel * row_nbytes);
         auto* dense = static_cast<char*>(scratch(Scratch::panels, room_nbytes));
-        convert(from, static_cast<const char*>(rows) + column * inner * itemsize(from), to, dense, filled * inner);
+        convert(type, static_cast<const char*>(rows) + column * inner * itemsize(type), to, dense, filled * inner);
         std::memset(dense + filled * row_nbytes, 0, static_cast<std::size_t>((onednn::kPanel - filled) * row_nbytes));
         onednn::pack_panel(is_bf16(type), inner, dense,
                            static_cast<char*>(packed) + (first + column) / onednn::kPanel * panel_nbytes);
@@ -63,7 +61,7 @@ struct DenseRows {
 };
 
 /// Rows [first, first + count) of x as `type`: where they are if they can be read there, else copied.
-DenseRows dense_rows(const LinearProblem& problem, DType type, Index first, Index count) {
+DenseRows dense_rows(const LinearProblem& problem, Type type, Index first, Index count) {
     constexpr Index kSetsNbytes = 4096; // rows this far apart fall into the same sets of an L1 cache
     const Rows& only = problem.sources[0];
     const bool is_one_batch = first / only.tokens == (first + count - 1) / only.tokens;
@@ -91,7 +89,7 @@ void linear(const LinearProblem& problem, int thread, int num_threads) noexcept 
     auto* sums = static_cast<float*>(scratch(Scratch::sums, onednn::kRows * onednn::kPanel * sizeof(float)));
     for (Index row = part.rows.begin; row < part.rows.end; row += onednn::kRows) {
         const Index count = smaller(onednn::kRows, part.rows.end - row);
-        const DenseRows rows = dense_rows(problem, in_bf16 ? DType::bf16 : DType::f32, row, count);
+        const DenseRows rows = dense_rows(problem, in_bf16 ? Type::bf16 : Type::f32, row, count);
         for (Index panel = part.panels.begin; panel < part.panels.end; ++panel) {
             onednn::multiply(in_bf16, count, inner, rows.data, rows.stride,
                              static_cast<const char*>(problem.weight.data) + panel * panel_nbytes, sums);
@@ -110,7 +108,8 @@ const Kernels* onednn_kernels(const Kernels& base) {
     if (onednn::api() == nullptr || !onednn::can_multiply(false) || (base.has_bf16 && !onednn::can_multiply(true)))
         return nullptr;
     base_family = &base;
-    table = {"onednn", onednn::kPanel, base.has_bf16, packed_nbytes, pack, linear, base.attention, base.conv2d};
+    table = {"onednn", onednn::kPanel, base.has_bf16, packed_nbytes, pack, linear, base.attention, base.conv2d,
+             base.has_int8};
     return &table;
 }
 
