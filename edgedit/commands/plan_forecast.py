@@ -45,7 +45,14 @@ def forecast_of(args: argparse.Namespace) -> Forecast:
     shares = array_split(request.batch, mesh.degrees["dp"])
     graphs = {
         share: Graphs(
-            subject, share, image_tokens, text_tokens, args.dtype, options, steps_at_once(steps, share)
+            subject,
+            share,
+            image_tokens,
+            text_tokens,
+            args.dtype,
+            args.quantised_compute,
+            options,
+            steps_at_once(steps, share),
         )
         for share in {max(1, share) for share in shares}
     }

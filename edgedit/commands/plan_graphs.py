@@ -23,12 +23,14 @@ class Graphs:
         image_tokens: int,
         text_tokens: int,
         dtype: str,
+        quantised_compute: str,
         options: dict[str, Any],
         steps_at_once: int,
     ) -> None:
         self.network, self.config = subject.network, subject.config
         self.shape = {"batch": batch, "image_tokens": image_tokens, "text_tokens": text_tokens}
         self.dtype = dtype
+        self.quantised_compute = quantised_compute
         self.options = options
         self.parallel = ParallelConfig.for_plan(**options)
         self.mesh = Mesh(self.parallel)
@@ -59,6 +61,7 @@ class Graphs:
                 **self.shape,
                 compute_dtype=self.dtype,
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
+                quantised_compute=self.quantised_compute,
                 skip_layers=skip_layers,
             )
             degree = self.parallel.graph_degree
@@ -93,6 +96,7 @@ class Graphs:
                 rows=self.steps_at_once * self.shape["batch"],
                 compute_dtype=self.dtype,
                 parallel=ParallelConfig.for_plan(**self.options, rank=rank),
+                quantised_compute=self.quantised_compute,
             )
             degree = self.parallel.tp_degree * self.parallel.weight_degree
             self.ahead[weights] = RankForecast.of(graph, degree)

@@ -81,7 +81,7 @@ class CLIPMLP(Module):
         self.fc2 = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, b: GraphBuilder, x: Tensor, residual: Tensor) -> Tensor:
-        hidden = self.fc1(b, x, activation=self.activation, dtype=b.activations)
+        hidden = self.fc1(b, x, activation=self.activation, dtype=self.fc2.input_type(b))
         return self.fc2(b, hidden, residual=residual)
 
 

@@ -188,6 +188,7 @@ class DiffusionTransformer(Model):
         text_tokens: int,
         compute_dtype: str,
         parallel: ParallelConfig,
+        quantised_compute: str = "exact",
         skip_layers: tuple[int, ...] = (),
     ) -> GraphDescription:
         """The graph of one step on the rank of `parallel`, from shapes alone: no weights are read."""
@@ -196,16 +197,24 @@ class DiffusionTransformer(Model):
         def build(b: GraphBuilder, network: DiffusionNetwork) -> None:
             network.step(b, strategy_for(parallel, b.compute_dtype), shape)
 
-        return cls._description(config, build, compute_dtype, parallel)
+        return cls._description(config, build, compute_dtype, parallel, quantised_compute)
 
     @classmethod
     def describe_modulations(
-        cls, config: Any, *, rows: int, compute_dtype: str, parallel: ParallelConfig
+        cls,
+        config: Any,
+        *,
+        rows: int,
+        compute_dtype: str,
+        parallel: ParallelConfig,
+        quantised_compute: str = "exact",
     ) -> GraphDescription:
         """The graph behind `modulations` for steps x batch rows, which runs once for a request."""
-        return cls._description(
-            config, lambda b, network: network.condition(b, rows), compute_dtype, parallel
-        )
+
+        def build(b: GraphBuilder, network: DiffusionNetwork) -> None:
+            network.condition(b, rows)
+
+        return cls._description(config, build, compute_dtype, parallel, quantised_compute)
 
     @classmethod
     def _description(
@@ -214,12 +223,13 @@ class DiffusionTransformer(Model):
         build: Callable[[GraphBuilder, DiffusionNetwork], None],
         compute_dtype: str,
         parallel: ParallelConfig,
+        quantised_compute: str,
     ) -> GraphDescription:
         cls.check_parallel(config, parallel)
         network = cls.network_on(config, parallel, compute_dtype)
         assert isinstance(network, DiffusionNetwork), f"{cls.__name__} builds {type(network).__name__}"
         network.name_scopes()
-        b = cls.new_builder(parallel, compute_dtype)
+        b = cls.new_builder(parallel, compute_dtype, quantised_compute)
         try:
             with outline(network, compute_dtype, b.kernels) as weight_nbytes:
                 build(b, network)

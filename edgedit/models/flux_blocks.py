@@ -1,4 +1,4 @@
-"""The two kinds of FLUX blocks. The residual streams are f32; what only feeds products has type `b.activations`."""
+"""The two kinds of FLUX blocks; for the types of what they pass on see joint_blocks.py."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ class SingleBlock(Module):
         shift, scale, gate = modulations.of(b, self.norm)
         normed = modulate(b, x, scale, shift)
         attended = self.attn(b, joint, normed, local_txt)
-        mlp = self.proj_mlp(b, normed, activation="gelu", dtype=b.activations)
+        mlp = self.proj_mlp(b, normed, activation="gelu", dtype=self.proj_out.input_type(b))
         return self.proj_out(b, (attended, mlp), gate=gate, residual=x)

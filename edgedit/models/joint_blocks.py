@@ -1,6 +1,7 @@
 """What the blocks of FLUX and of Stable Diffusion 3 have in common: a text and an image stream, joined in attention.
 
-The residual streams are f32; what only feeds products has type `b.activations`.
+The residual streams are f32; what only feeds products has type `b.activations`, or the one that the layer which reads
+it reads best.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class GeluProjection(Module):
     def __init__(self, dim: int, inner: int) -> None:
         self.proj = Linear(dim, inner, split="columns")
 
-    def forward(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        return self.proj(b, x, activation="gelu", dtype=b.activations)
+    def forward(self, b: GraphBuilder, x: Tensor, dtype: str) -> Tensor:
+        return self.proj(b, x, activation="gelu", dtype=dtype)
 
 
 class FeedForward(Module):
@@ -88,8 +89,9 @@ class FeedForward(Module):
 
     def forward(self, b: GraphBuilder, x: Tensor, gate: Tensor, residual: Tensor) -> Tensor:
         """residual + gate * MLP(x)."""
-        widen, narrow = (layer for layer in self.net if layer)
-        return narrow(b, widen(b, x), gate=gate, residual=residual)
+        widen, _, narrow = self.net
+        assert widen and isinstance(narrow, Linear)
+        return narrow(b, widen(b, x, narrow.input_type(b)), gate=gate, residual=residual)
 
 
 class JointAttention(Module):

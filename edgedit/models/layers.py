@@ -66,6 +66,12 @@ class Linear(Module):
             factor = self.adapter.up if self.weight.part.axis == 0 else self.adapter.down
             factor.part = self.weight.part
 
+    def input_type(self, b: GraphBuilder) -> str:
+        """Type that an input is best in which no other layer reads."""
+        assert self.weight.tensor is not None, "a layer without weights reads nothing"
+        reads_integers = self.adapter is None and b.multiplies_int8(self.weight.tensor.dtype)
+        return "q8_0" if reads_integers else b.activations
+
     def forward(
         self,
         b: GraphBuilder,

@@ -136,7 +136,7 @@ class T5DenseReluDense(Module):
     def forward(self, b: GraphBuilder, x: Tensor, residual: Tensor) -> Tensor:
         weight = self.wo.weight.on(b)
         rounds_to_f16 = weight.dtype == "f16" and weight.packed is None
-        dtype = "f32" if rounds_to_f16 else b.activations
+        dtype = "f32" if rounds_to_f16 else self.wo.input_type(b)
         if self.wi_1 is not None:
             hidden = self.wi_1(b, x, gate=self.wi_0(b, x, activation=self.activation), dtype=dtype)
         else:

@@ -194,19 +194,20 @@ def test_one_token_more_costs_hardly_more():
     assert (cost(4097) < 1.01 * cost(4096)).all()
 
 
-def test_the_description_needs_no_weights_and_matches_the_loaded_model(models):
+@pytest.mark.parametrize("dtype, quantised_compute", [("f32", "exact"), ("q8_0", "exact"), ("q8_0", "int8")])
+def test_the_description_needs_no_weights_and_matches_the_loaded_model(models, dtype, quantised_compute):
     directory = models(7, guidance_embeds=True)
     config = FluxTransformer.read_config(directory)
-    model = FluxTransformer.from_pretrained(directory, threads=1)
+    words = {"compute_dtype": dtype, "quantised_compute": quantised_compute, "parallel": ParallelConfig()}
+    model = FluxTransformer.from_pretrained(directory, threads=1, **words)
     model(**request(config))
-    words = {"compute_dtype": "f32", "parallel": ParallelConfig()}
     described = [
         FluxTransformer.describe_modulations(config, rows=1, **words),
         FluxTransformer.describe(config, batch=1, image_tokens=45, text_tokens=5, **words),
     ]
     executors = model._executors.values()
     planned = [plan(d.nodes, d.collectives, d.outputs) for d in described]
-    assert [schedule.order for schedule in planned] == [executor.schedule.order for executor in executors]
+    assert planned == [executor.schedule for executor in executors]
     for d in described:
         weights = sum(p.tensor.nbytes for _, p in model.network.named_parameters())
         assert sum(d.weight_nbytes.values()) == weights

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernel_layers import TYPES, linear_layer, rounded
 
 from edgedit import _native
+from edgedit.graph.builder import GraphBuilder
 
 FAMILIES = _native.kernels.families()
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -162,6 +163,78 @@ def test_integers_stand_for_quantised_weights_where_asked_for(family, dtype):
     exact, integers = run("exact"), run("int8")
     error = np.linalg.norm(integers - exact) / np.linalg.norm(exact)
     assert 1e-4 < error < 1.2e-2
+
+
+def mlp_in_int8(family, x, *layers, dtype, threads=1):
+    """What two layers make of x, the first of which gives what the second reads best; and that type."""
+    types = []
+
+    def build(b, x):
+        first, second = layers
+        types.append(second.input_type(b))
+        hidden = first(b, x, activation="gelu", dtype=types[0])
+        assert hidden.dtype == types[0]
+        assert [node.op for node in b.nodes].count("cast") == 0
+        return second(b, [x, hidden])
+
+    choices = {"kernels": family, "compute_dtype": dtype, "quantised_compute": "int8"}
+    return run_graph(build, x, threads=threads, **choices), types[0]
+
+
+@families
+@pytest.mark.parametrize("dtype", [dtype for dtype in TYPES if dtype[0] == "q"])
+def test_results_are_quantised_for_a_layer_that_multiplies_integers(family, dtype):
+    x, first, second = random(2, 9, 256), random(512, 256, seed=1) / 16, random(40, 768, seed=2) / 16
+    bias = random(512, seed=3)
+    first_layer, _first_store = linear_layer(first, bias, dtype, family)
+    second_layer, _second_store = linear_layer(second, None, dtype, family)
+    layers = first_layer, second_layer
+    result, between = mlp_in_int8(family, x, *layers, dtype=dtype)
+    assert between == "q8_0"
+    hidden = ACTIVATIONS["gelu"](x @ rounded(first, dtype).T + bias)
+    expected = np.concatenate([x, hidden], -1) @ rounded(second, dtype).T
+    assert 1e-4 < np.linalg.norm(result - expected) / np.linalg.norm(expected) < 1.2e-2
+    np.testing.assert_array_equal(mlp_in_int8(family, x, *layers, dtype=dtype, threads=3)[0], result)
+    np.testing.assert_array_equal(mlp_in_int8(family, x[:, 4:5], *layers, dtype=dtype)[0], result[:, 4:5])
+
+
+@families
+def test_results_are_not_quantised_for_other_layers(family):
+    x, first, second = random(1, 3, 64), random(96, 64, seed=1), random(8, 160, seed=2)
+    first, _first_store = linear_layer(first, None, "q8_0", family)
+    for dtype in ("f32", "bf16"):
+        layer, _store = linear_layer(second, None, dtype, family)
+        _, between = mlp_in_int8(family, x, first, layer, dtype=dtype)
+        assert between == ("bf16" if is_bf16(family, dtype) else "f32")
+    adapted, _store = linear_layer(second, None, "q8_0", family)
+    adapted.adapt(4)
+    assert adapted.input_type(GraphBuilder(kernels=family, quantised_compute="int8")) == "f32"
+    assert adapted.input_type(GraphBuilder(kernels="ggml", quantised_compute="int8")) == "f32"
+
+
+@pytest.mark.parametrize("kernels", [*FAMILIES, "ggml"])
+@pytest.mark.parametrize("dtype", ["f32", "q8_0"])
+@pytest.mark.parametrize("sides", [0, 1, 2])
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (1, 0, 2, 3)], ids=str)
+def test_any_layer_reads_quantised_results(kernels, dtype, sides, axes):
+    """By way of f32 where it multiplies no integers, has more than two inputs, or cannot walk the rows."""
+    x, weight = random(2, 3, 5, 64), random(7, 64 + 32 * sides, seed=1)
+    beside = [random(2, 3, 5, 32, seed=2 + side) for side in range(sides)]
+    layer, _store = linear_layer(weight, None, dtype, kernels)
+
+    def build(b, x, *beside):
+        return layer(b, [b.permute(part, axes) for part in (*beside, b.cast(x, "q8_0"))])
+
+    result = run_graph(build, x, *beside, kernels=kernels, quantised_compute="int8")
+    expected = np.concatenate([*beside, x], -1).transpose(axes) @ rounded(weight, dtype).T
+    assert 1e-4 < np.linalg.norm(result - expected) / np.linalg.norm(expected) < 1.2e-2
+
+
+@pytest.mark.parametrize("kernels", [*FAMILIES, "ggml"])
+def test_results_that_blocks_do_not_fill_are_refused(kernels):
+    layer, _store = linear_layer(random(33, 64), None, "f32", kernels)
+    with pytest.raises(ValueError, match="blocks of q8_0 do not fill the rows"):
+        run_graph(lambda b, x: layer(b, x, dtype="q8_0"), random(2, 64), kernels=kernels)
 
 
 @families

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from edgedit import _native
 from edgedit import kernels as families
 from edgedit.graph import _ggml
 from edgedit.graph._ggml import lib
@@ -47,6 +48,12 @@ class FusedOps(Recorder):
     def activations(self) -> str:
         """Type for tensors that only feed products."""
         return families.activations(self.kernels, self.compute_dtype)
+
+    def multiplies_int8(self, dtype: str) -> bool:
+        """Whether `linear` multiplies integers where its weight has that type."""
+        if self.quantised_compute != "int8" or self.kernels == "ggml":
+            return False
+        return _native.kernels.has_int8(self.kernels, _ggml.TYPE_IDS[dtype])
 
     def fuses(self, name: str, *facts: Any, why_not: str | None = None) -> bool:
         """True when operator `name` is to be used on arguments of these facts, which no rank sees differently.

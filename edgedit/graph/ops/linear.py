@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedit import _native
-from edgedit.dtypes import itemsize
 from edgedit.graph import _ggml
 from edgedit.graph._ggml import lib
 from edgedit.graph.ops.checks import require, require_broadcast, require_dtype, require_ndim
@@ -35,7 +34,7 @@ class _Product:
     def __post_init__(self) -> None:
         first = self.parts[0]
         for part in self.parts:
-            require_dtype("linear", part, "f32", "bf16")
+            require_dtype("linear", part, "f32", "bf16", "q8_0")
             same = part.shape[:-1] == first.shape[:-1]
             require(same, "linear", "inputs side by side must agree but for the last axis", *self.parts)
         require_ndim("linear", self.weight, 2)
@@ -79,16 +78,19 @@ class LinearOps(NormOps):
     ) -> Tensor:
         """residual + gate * activation(x W^T + bias), of which x and W are needed: [..., N], accumulated in f32.
 
-        x           [..., K], f32 or bf16; or several tensors whose last axes, side by side, are K
+        x           [..., K], f32, bf16 or q8_0; or several tensors whose last axes, side by side, are K
         weight      [N, K]
         bias        [N]
         activation  one of `ACTIVATIONS`
         gate        broadcasts to the result, with the same last axis
         residual    as the result
-        dtype       of the result: "f32", or `activations` where it only feeds products
+        dtype       of the result: "f32", or `activations` where it only feeds products, or "q8_0" where these all
+                    multiply integers (`multiplies_int8`)
         """
         parts = [x] if isinstance(x, Tensor) else list(x)
         product = _Product(parts, weight, bias, activation, gate, residual)
+        fills = product.shape[-1] % _ggml.block_size(dtype) == 0
+        require(fills, "linear", f"blocks of {dtype} do not fill the rows of the result", weight)
         are_leaves = (weight.node is None or weight.is_gathered) and (bias is None or bias.node is None)
         if self.fuses("linear", self.kernels, weight.dtype, weight.packed, are_leaves):
             return self._linear_node(product, dtype)
@@ -125,8 +127,12 @@ class LinearOps(NormOps):
     def _linear_node(self, product: _Product, dtype: str) -> Tensor:
         """By a kernel, in one node."""
         weight, bias, parts = product.weight, product.bias, product.parts
+        compute = self._compute_with(weight)
+        if len(parts) > _MAX_INPUTS or compute != "int8":
+            parts = [self.cast(part, "f32") if part.dtype == "q8_0" else part for part in parts]
         if len(parts) > _MAX_INPUTS:
-            parts = [self.concat(parts, -1)]
+            common = parts[0].dtype if len({part.dtype for part in parts}) == 1 else "f32"
+            parts = [self.concat([self.cast(part, common) for part in parts], -1)]
         follow = [x for x in (product.gate, product.residual) if x is not None]
         sources = [self._walkable(x, product.shape[:-1]) for x in (*parts, *follow)]
         if weight.is_gathered:  # the kernel has its address, but what brings it must come first and its memory last
@@ -140,7 +146,7 @@ class LinearOps(NormOps):
             inner=weight.shape[1],
             to_float=0 if weight.dtype in PACKED_TYPES else _decoder(type_id),
             bias=0 if bias is None else bias.tensor_address,
-            compute=self._compute_with(weight),
+            compute=compute,
             activation=product.activation,
             num_inputs=len(parts),
             has_gate=product.gate is not None,
@@ -151,13 +157,14 @@ class LinearOps(NormOps):
     def _compute_with(self, weight: Tensor) -> str:
         if weight.dtype == "f32":
             return "f32"
-        is_int8 = weight.dtype not in PACKED_TYPES and self.quantised_compute == "int8"
-        return "int8" if is_int8 else "bf16"
+        return "int8" if self.multiplies_int8(weight.dtype) else "bf16"
 
     def _walkable(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
         """x, or a packed copy where a kernel could not walk its rows."""
-        is_dense = x.strides[-1] == itemsize(x.dtype)
-        return x if is_dense and x.row_levels(leading) <= _MAX_LEVELS else self.contiguous(x)
+        is_dense = x.strides[-1] == _ggml.row_nbytes(x.dtype, _ggml.block_size(x.dtype))
+        if is_dense and x.row_levels(leading) <= _MAX_LEVELS:
+            return x
+        return self.cast(x, "f32") if x.dtype == "q8_0" else self.contiguous(x)
 
     def matmul(self, x: Tensor, y: Tensor) -> Tensor:
         """x [..., M, K] times y [..., N, K] transposed: [..., M, N]; leading axes of y divide those of x."""
