@@ -17,6 +17,8 @@ from edgedit import ParallelConfig, ParallelContext
 from edgedit.models.flux import FluxTransformer
 from edgedit.pipelines.branches import Branches
 
+AXES = ("ulysses", "cfg", "dp")
+
 
 class Step:
     """Forward passes of one transformer, one a request, shared over the ranks of its context.
@@ -25,10 +27,7 @@ class Step:
     """
 
     def __init__(self, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
-        layout = ParallelConfig.from_env(
-            ulysses_degree=arguments.ulysses, cfg_degree=arguments.cfg, kernels=options["kernels"]
-        )
-        self.context = ParallelContext(layout)
+        self.context = ParallelContext(layout_of(arguments, kernels=options["kernels"]))
         self.model = FluxTransformer.from_pretrained(
             arguments.model,
             options["dtype"],
@@ -80,12 +79,17 @@ class Step:
         return velocity
 
 
+def layout_of(arguments: argparse.Namespace, **options: Any) -> ParallelConfig:
+    degrees = {f"{axis}_degree": getattr(arguments, axis) for axis in AXES}
+    return ParallelConfig.from_env(**degrees, **options)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--ulysses", type=int, default=1)
-    parser.add_argument("--cfg", type=int, default=1)
+    for axis in AXES:
+        parser.add_argument(f"--{axis}", type=int, default=1)
     parser.add_argument("address")
     arguments = parser.parse_args()
 
@@ -95,8 +99,7 @@ def main() -> None:
             return Contender(peak, details={"flops": peak.flops})
         return Step(arguments, options).contender()
 
-    rank = ParallelConfig.from_env(ulysses_degree=arguments.ulysses, cfg_degree=arguments.cfg).rank
-    serve(arguments.address, rank, versions("edgedit", "ggml-python", "numpy", "mpi4py"), prepare)
+    serve(arguments.address, layout_of(arguments).rank, versions("edgedit", "ggml-python", "numpy", "mpi4py"), prepare)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,13 @@ class Layout:
         return f"{self.who} {what} {self.ranks}x{self.threads}{shared}"
 
 
-# one rank, one rank with all threads, and the ranks: the same work
+# one rank, perhaps one rank with all threads, and the ranks
 Group = tuple[Layout, ...]
 
 
 def groups(ranks: int, threads: int, with_diffusers: bool) -> list[Group]:
-    """A step over `ranks` of edgedit and of diffusers, and both guidance branches over two ranks of edgedit."""
+    """A step over `ranks` of edgedit and of diffusers, both guidance branches over two ranks of edgedit, and a whole
+    step on each of `ranks`, which share nothing: what they slow each other down by, no layout can make up for."""
 
     def steps(who: str) -> Group:
         return Layout(who, 1, threads), Layout(who, 1, ranks * threads), Layout(who, ranks, threads)
@@ -40,7 +41,8 @@ def groups(ranks: int, threads: int, with_diffusers: bool) -> list[Group]:
         Layout("edgedit", 1, 2 * threads, branches=2),
         Layout("edgedit", 2, threads, branches=2, axis="cfg"),
     )
-    return [steps("edgedit"), branches, *([steps("diffusers")] if with_diffusers else [])]
+    apart = Layout("edgedit", 1, threads), Layout("edgedit", ranks, threads, axis="dp")
+    return [steps("edgedit"), branches, apart, *([steps("diffusers")] if with_diffusers else [])]
 
 
 def peaks(ranks: int, threads: int) -> Group:
@@ -56,5 +58,5 @@ def peers(group: Group, layouts: Iterable[Layout]) -> list[tuple[Layout, Layout]
 
 def comparisons(group: Group) -> list[tuple[Layout, Layout]]:
     """Whose time is divided by whose: more ranks and more threads by one of each, ranks by as many threads."""
-    one, threaded, *shared = group
-    return [*((more, one) for more in (*shared, threaded)), *((ranks, threaded) for ranks in shared)]
+    one, more, *shared = group
+    return [*((ranks, one) for ranks in (*shared, more)), *((ranks, more) for ranks in shared)]

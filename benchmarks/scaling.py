@@ -4,6 +4,7 @@
 
 step       one forward pass          on 1 rank, on 1 rank with as many threads as all ranks have, with --ulysses
 branches   one pass of each branch   on 1 rank, on 1 rank with as many threads as two ranks have, with --cfg 2
+apart      one forward pass          on each rank, beside the others: what ranks lose that share nothing (named dp)
 diffusers  one forward pass          on 1 rank, on 1 rank with all threads, with its own Ulysses over gloo
 peak       multiply-adds in registers, on the cores of 1 rank and of all: how much faster these can be at all
 
@@ -145,7 +146,7 @@ def main() -> None:
     arguments = parse()
     shared = arguments.ranks, arguments.threads
     compared = [*groups(*shared, not arguments.no_diffusers), *([peaks(*shared)] if compiler_of_c() else [])]
-    layouts = [layout for group in compared for layout in group]
+    layouts = list(dict.fromkeys(layout for group in compared for layout in group))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scaling-")))
         fleet = Fleet(arguments, folder)

@@ -246,7 +246,7 @@ def test_results_that_are_no_rounding_are_complained_about():
 
 
 def test_layouts_are_compared_with_one_rank_and_with_as_many_threads():
-    step, branches, peer = groups(ranks=2, threads=3, with_diffusers=True)
+    step, branches, apart, peer = groups(ranks=2, threads=3, with_diffusers=True)
     assert [layout.name for layout in step] == [
         "edgedit step 1x3",
         "edgedit step 1x6",
@@ -257,10 +257,12 @@ def test_layouts_are_compared_with_one_rank_and_with_as_many_threads():
         "edgedit branches 1x6",
         "edgedit branches 2x3 cfg",
     ]
+    assert [layout.name for layout in apart] == ["edgedit step 1x3", "edgedit step 2x3 dp"]
+    assert comparisons(apart) == [(apart[1], step[0])]
     assert {layout.who for layout in peer} == {"diffusers"}
     one, threaded, shared = step
     assert comparisons(step) == [(shared, one), (threaded, one), (shared, threaded)]
-    assert len(groups(4, 1, with_diffusers=False)) == 2
+    assert len(groups(4, 1, with_diffusers=False)) == 3
     assert peers(step, [*step, *peer]) == list(zip(step, peer, strict=True))
     assert peers(step, step) == peers(branches, [*branches, *peer]) == peers(peer, peer) == []
 
