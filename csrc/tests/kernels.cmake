@@ -2,6 +2,7 @@ add_core_test(test_kernels_linear)
 add_core_test(test_kernels_conv)
 add_core_test(test_kernels_attention)
 add_core_test(test_kernels_quant)
+add_core_test(test_kernels_q8_0)
 
 # oneDNN need not be installed: linear layers once more with a stand-in for it.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

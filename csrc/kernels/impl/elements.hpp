@@ -1,4 +1,4 @@
-// Sizes and counts.
+// Elements, by type and by number.
 #pragma once
 
 #include <cstdint>
